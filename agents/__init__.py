@@ -1,0 +1,1 @@
+"""Concrete roles and teams, importable as `drmas_pl.agents`."""

@@ -1,0 +1,89 @@
+"""A verifier decides each turn whether to search once more or to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import gymnasium
+
+from drmas_pl.agents.hierarchy import grammars
+from drmas_pl.parsing import Grammar, Parsed
+from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.types import Record
+
+LastTurn = Literal["fail", "answer"]
+OnMissingVerdict = Literal["reject", "approve"]
+
+
+class HierarchyTeam(Team):
+    """Plays ``verifier → search`` until the verifier has seen enough, then ``verifier → answer``.
+
+    Each environment turn starts with the verifier. Its *no* calls the search agent, whose query is executed and shown to all; its
+    *yes* calls the answer agent, whose answer ends the episode.
+
+    Args:
+        env: An environment that understands ``<search>`` and ``<answer>`` actions, such as :class:`SearchEnv`.
+        last_turn: What a *no* on the last turn leads to: ``fail`` ends the episode unanswered, ``answer`` has it answered anyway.
+        on_missing_verdict: What an unusable verdict counts as under ``on_invalid='continue'``: ``reject`` is a *no*.
+        on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` lets an unusable query or answer cost a turn.
+        history_length: Number of latest records shown to each agent; None shows all.
+
+    Raises:
+        ValueError: An argument is outside its choices.
+    """
+
+    possible_agents: ClassVar[tuple[str, ...]] = ("verifier", "search", "answer")
+    grammars: ClassVar[Mapping[str, Grammar]] = {
+        "verifier": grammars.VERIFIER,
+        "search": grammars.SEARCH,
+        "answer": grammars.ANSWER,
+    }
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        last_turn: LastTurn = "fail",
+        on_missing_verdict: OnMissingVerdict = "reject",
+        on_invalid: OnInvalid = "end",
+        history_length: int | None = None,
+    ) -> None:
+        super().__init__(env, on_invalid=on_invalid)
+        if last_turn not in ("fail", "answer"):
+            raise ValueError(f"last_turn must be 'fail' or 'answer', got {last_turn!r}")
+        if on_missing_verdict not in ("reject", "approve"):
+            raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
+        if history_length is not None and history_length < 1:
+            raise ValueError(f"history_length must be at least 1 record or None for all, got {history_length}")
+        self.last_turn = last_turn
+        self.on_missing_verdict = on_missing_verdict
+        self.history_length = history_length
+
+    def begin(self) -> tuple[str, ...]:
+        """The verifier opens every turn, the first included."""
+        return ("verifier",)
+
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        """Follow a verdict, or send a query or an answer to the environment."""
+        if agent == "verifier":
+            return self._judged(enough=parsed.verdict == "yes")
+        records = (Record(agent, "query", parsed.action),) if agent == "search" else ()
+        return Move(self.begin(), action=f"<{agent}>{parsed.action}</{agent}>", records=records)
+
+    def recover(self, agent: str, parsed: Parsed) -> Move:
+        """Count an unusable verdict as configured; spend a turn on any other unusable utterance."""
+        if agent == "verifier":
+            return self._judged(enough=self.on_missing_verdict == "approve")
+        return super().recover(agent, parsed)
+
+    def visible(self, agent: str) -> tuple[Record, ...]:
+        """Return the latest records, in order."""
+        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
+
+    def _judged(self, *, enough: bool) -> Move:
+        if enough:
+            return Move(("answer",))
+        if self.turns_left() == 1:
+            return Move(ends=True, metrics={"gave_up": 1.0}) if self.last_turn == "fail" else Move(("answer",))
+        return Move(("search",))

@@ -1,0 +1,42 @@
+"""The verifier's grammar: a verdict whose visible reasoning teammates may read.
+
+Place in the data flow: the core's verdict grammar decides what counts as a verdict; this one keeps, as the action, what stands around it,
+so that the solver sees the criticism and not only the word at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from drmas_pl.parsing import FinishReason, Parsed, VerdictGrammar, visible
+
+APPROVE = "approve"
+REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class CritiqueGrammar:
+    """Accept a criticism that ends in ``<verify>approve</verify>`` or ``<verify>reject</verify>``.
+
+    Args:
+        think_opened: The chat template already opened ``<think>`` inside the prompt.
+        forbid_cjk: Reject responses with Chinese, Japanese or Korean characters (parity with published baselines).
+
+    Example:
+        >>> parsed = CritiqueGrammar().parse("<think>hm</think>Step 2 is wrong. <verify>reject</verify>")
+        >>> parsed.verdict, parsed.action
+        ('reject', 'Step 2 is wrong. <verify>reject</verify>')
+        >>> CritiqueGrammar().parse("Looks fine.").status
+        'no_verdict'
+    """
+
+    think_opened: bool = field(default=False, kw_only=True)
+    forbid_cjk: bool = field(default=False, kw_only=True)
+
+    def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
+        """Judge a response; ``action`` is the visible criticism when there is one to read."""
+        verdicts = VerdictGrammar("verify", (APPROVE, REJECT), think_opened=self.think_opened, forbid_cjk=self.forbid_cjk)
+        parsed = verdicts.parse(text, finish_reason)
+        if parsed.status not in ("valid", "no_verdict"):
+            return parsed
+        return replace(parsed, action=visible(text, think_opened=self.think_opened))

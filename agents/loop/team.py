@@ -1,0 +1,149 @@
+"""Solver and verifier in a loop: propose, review, propose again.
+
+The solver speaks first. Each of its solutions but the last is reviewed; an approved solution, or else the last one, becomes the
+environment's single action. The team is rewarded for that action alone, so metrics watch the division of labour: how good the first attempt
+is, and whether the verifier tells right from wrong first attempts.
+
+References:
+    Dr. MAS, arXiv:2602.08847 (the loop and its two rounds).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import gymnasium
+
+from drmas_pl.agents.loop.grammar import APPROVE, CritiqueGrammar
+from drmas_pl.parsing import BoxedGrammar, Parsed
+from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.types import Record
+
+OnMissingVerdict = Literal["reject", "approve"]
+SOLVER = "solver"
+VERIFIER = "verifier"
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A world that can grade a solution without ending the episode."""
+
+    def judge(self, text: str) -> Verdict:
+        """Grade ``text`` against the current task."""
+        ...
+
+
+class LoopTeam(Team):
+    """Plays solver → verifier → solver … on a task with one final action.
+
+    Metrics per trajectory: ``rounds``; in a world with a ``judge`` also ``first_attempt_correct`` and, once the first attempt was reviewed,
+    either ``verifier_approves_correct`` or ``verifier_rejects_wrong``. Each of the last two exists only where it has a meaning, so that
+    the mean of the two averages is the verifier's balanced accuracy.
+
+    Args:
+        env: The world; its action is a solution text.
+        max_rounds: Largest number of solver turns, at least 1.
+        on_missing_verdict: What a review without any verdict counts as, whatever ``on_invalid`` says.
+        on_invalid: ``end`` ends the episode without reward. ``continue`` spends a solver's round without a solution, and lets a
+            verifier's turn count like a missing verdict.
+        call_cost: Team reward given up per utterance, at least 0; it keeps the second round from becoming a habit.
+        verdict_reward: Local reward of the verifier for a verdict that agrees with the judge, at least 0; needs a world with a ``judge``.
+
+    Raises:
+        ValueError: An argument is out of its range, or ``verdict_reward`` is set in a world that cannot judge.
+    """
+
+    possible_agents = (SOLVER, VERIFIER)
+    grammars = {SOLVER: BoxedGrammar(), VERIFIER: CritiqueGrammar()}
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        max_rounds: int = 2,
+        on_missing_verdict: OnMissingVerdict = "reject",
+        on_invalid: OnInvalid = "end",
+        call_cost: float = 0.0,
+        verdict_reward: float = 0.0,
+    ) -> None:
+        super().__init__(env, on_invalid=on_invalid)
+        if max_rounds < 1:
+            raise ValueError(f"max_rounds must be at least 1 solver turn, got {max_rounds}")
+        if on_missing_verdict not in ("reject", "approve"):
+            raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
+        if call_cost < 0 or verdict_reward < 0:
+            raise ValueError(f"call_cost and verdict_reward must be at least 0, got {call_cost} and {verdict_reward}")
+        if verdict_reward and not isinstance(self.world, Judge):
+            raise ValueError(f"verdict_reward needs a world with a judge method, got {type(self.world).__name__}; set verdict_reward=0")
+        self.max_rounds = max_rounds
+        self.on_missing_verdict: OnMissingVerdict = on_missing_verdict
+        self.call_cost = call_cost
+        self.verdict_reward = verdict_reward
+        self.round = 0
+        self.solution = ""
+
+    def begin(self) -> tuple[str, ...]:
+        """Let the solver start from nothing."""
+        self.round, self.solution = 0, ""
+        return (SOLVER,)
+
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        """Pass a solution on to review or to the environment; act on a verdict."""
+        if agent == VERIFIER:
+            return self._reviewed(parsed.verdict == APPROVE, parsed.action)
+        self.round += 1
+        self.solution = parsed.action
+        return self._proposed((Record(SOLVER, "solution", parsed.action),))
+
+    def recover(self, agent: str, parsed: Parsed) -> Move:
+        """Spend the round of a solver without a solution; take an unusable review for one without a verdict."""
+        if agent == VERIFIER:
+            return self._reviewed(self.on_missing_verdict == APPROVE, parsed.action)
+        self.round += 1
+        self.solution = ""
+        return self._proposed(())
+
+    def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play one utterance; the reward is the world's minus the cost of the call."""
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward - self.call_cost, terminated, truncated, info
+
+    def _decide(self, agent: str, parsed: Parsed) -> Move:
+        """Give silence its own rule: a review without a verdict is never an invalid turn that ends the episode."""
+        if agent == VERIFIER and parsed.status == "no_verdict":
+            return self.recover(agent, parsed)
+        return super()._decide(agent, parsed)
+
+    def _proposed(self, records: tuple[Record, ...]) -> Move:
+        """Send the last solution to the environment, any other one to review; without a solution there is nothing to review."""
+        metrics = {"rounds": float(self.round)}
+        right = self._judge() if self.round == 1 else None
+        if right is not None:
+            metrics["first_attempt_correct"] = float(right)
+        if self.round >= self.max_rounds:
+            return Move(action=self.solution, records=records, metrics=metrics)
+        return Move((VERIFIER if records else SOLVER,), records=records, metrics=metrics)
+
+    def _reviewed(self, approves: bool, text: str) -> Move:
+        """End with the approved solution, or ask for another one."""
+        right = self._judge() if self.round == 1 or self.verdict_reward else None
+        metrics, local_reward = {}, 0.0
+        if right is not None:
+            local_reward = self.verdict_reward * (approves == right)
+            if self.round == 1:
+                metrics["verifier_approves_correct" if right else "verifier_rejects_wrong"] = float(approves == right)
+        return Move(
+            () if approves else (SOLVER,),
+            action=self.solution if approves else None,
+            records=(Record(VERIFIER, "critique", text),),
+            local_reward=local_reward,
+            metrics=metrics,
+        )
+
+    def _judge(self) -> bool | None:
+        """Tell whether the latest solution is right; None where the world cannot say."""
+        world = self.world
+        if not isinstance(world, Judge):
+            return None
+        return world.judge(self.solution).status == "correct"

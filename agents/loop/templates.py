@@ -1,0 +1,45 @@
+r"""Prompts of the solver/verifier loop.
+
+``full`` is meant for instruction-tuned models and goes through their chat template; ``compact`` is what the tiny shipped model was taught,
+a raw transcript in which every prompt extends the one before.
+"""
+
+from __future__ import annotations
+
+from drmas_pl.prompts import Template
+
+_RECORDS = {"solution": "[Attempt {number} by the solver]\n{text}", "critique": "[Review {number} by the verifier]\n{text}"}
+_NOTHING_YET = "(nothing yet)"
+
+SOLVER = Template(
+    system="You are the solver in a team of two. You work out mathematical problems; a verifier reviews what you write.",
+    user=(
+        "Problem:\n{question}\n\n"
+        "The team's work so far:\n{history}\n\n"
+        "Reason step by step. If there is a review, check each of its objections: repair what is wrong and keep what is right. "
+        "State your complete solution, not only the changes, and finish with the final answer in \\boxed{}."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+VERIFIER = Template(
+    system="You are the verifier in a team of two. You review the solver's work; you do not replace it.",
+    user=(
+        "Problem:\n{question}\n\n"
+        "The team's work so far:\n{history}\n\n"
+        "Check the latest attempt: does each step follow, is each calculation right, and does the boxed answer reply to the problem? "
+        "Name the first error that you find, if there is one. "
+        "Finish with exactly one verdict: <verify>approve</verify> if the final answer is correct, or <verify>reject</verify> if it is not."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+_COMPACT_RECORDS = {"solution": "solve: {text}\n", "critique": "check: {text}\n"}
+
+COMPACT_SOLVER = Template(user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False)
+
+COMPACT_VERIFIER = Template(user="{question}\n{history}check: ", records=_COMPACT_RECORDS, separator="", chat=False)

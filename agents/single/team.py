@@ -1,0 +1,69 @@
+"""A team of one: the agent's actions are the environment's.
+
+It is the baseline that every larger team has to beat, and it opens any text environment to training with a single policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import gymnasium
+
+from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
+from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
+from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.types import Record
+
+Protocol = Literal["solution", "search", "text"]
+ACTOR: Final = "actor"
+GRAMMARS: Final[Mapping[Protocol, Grammar]] = {
+    "solution": BoxedGrammar(),
+    "search": ChoiceGrammar(("search", "answer")),
+    "text": TextGrammar(),
+}
+
+
+class SingleTeam(Team):
+    r"""Lets one agent act until the environment ends the episode; it sees its own actions and what came back.
+
+    Args:
+        env: The world.
+        protocol: What the agent may say: a ``solution`` with a ``\boxed{}`` answer, a ``search`` or ``answer`` action, or any ``text``.
+        on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` spends an environment turn on it.
+        history_length: Number of latest records shown; None shows all.
+
+    Raises:
+        ValueError: An argument is outside its choices.
+    """
+
+    possible_agents = (ACTOR,)
+    grammars = {ACTOR: GRAMMARS["solution"]}
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        protocol: Protocol = "solution",
+        on_invalid: OnInvalid = "end",
+        history_length: int | None = None,
+    ) -> None:
+        super().__init__(env, on_invalid=on_invalid)
+        if protocol not in GRAMMARS:
+            raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
+        if history_length is not None and history_length < 1:
+            raise ValueError(f"history_length must be at least 1 record or None for all, got {history_length}")
+        self.grammars = {ACTOR: GRAMMARS[protocol]}  # type: ignore[misc]  # what one agent may say is a setting, not a class
+        self.history_length = history_length
+
+    def begin(self) -> tuple[str, ...]:
+        """Let the agent speak; it has no state besides the history."""
+        return (ACTOR,)
+
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        """Pass every utterance on to the environment."""
+        return Move(self.begin(), action=parsed.action, records=(Record(agent, "action", parsed.action),))
+
+    def visible(self, agent: str) -> tuple[Record, ...]:
+        """Return the latest records, in order."""
+        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])

@@ -1,0 +1,33 @@
+r"""Prompts of a lone agent, by what it may say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drmas_pl.prompts import Template
+
+_RECORDS: Final = {"action": "{text}", "information": "{text}"}
+
+SOLUTION: Final = Template(
+    user="Problem:\n{question}\n\nReason step by step, check your result, and finish with the final answer in \\boxed{}.",
+)
+
+COMPACT_SOLUTION: Final = Template(user="{question}\nsolve: ", chat=False)
+
+SEARCH: Final = Template(
+    user=(
+        "Answer the question with the help of a search engine.\n\n"
+        "Question: {question}\n\n"
+        "Your actions so far and what they returned:\n{history}\n\n"
+        "First think between <think> and </think> about what is known and what is missing. Then take exactly one action and stop: "
+        "<search>your query</search> if a fact is missing, or <answer>your answer</answer> with the answer alone once you know it."
+    ),
+    records=_RECORDS,
+    no_history="(none)",
+)
+
+TEXT: Final = Template(
+    user="{question}\n\n{history}",
+    records={"action": "You said:\n{text}", "information": "You were told:\n{text}"},
+    separator="\n\n",
+)

@@ -1,0 +1,206 @@
+"""The tasks of a run as a LightningDataModule.
+
+Place in the data flow: the trainer asks :meth:`TaskDataModule.tasks_for` for the tasks of an iteration, and reads the validation and test
+tasks as they are. The dataloaders give a stock Lightning Trainer the same batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import lightning
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from drmas_pl.data.readers import read_tasks
+from drmas_pl.data.schedule import Balance, TaskSchedule
+from drmas_pl.data.splits import check_disjoint, fingerprint, stratified_subset
+from drmas_pl.errors import DataError
+from drmas_pl.seeding import derive_seed
+from drmas_pl.types import Task
+
+Split = Literal["train", "validation", "test"]
+Source = str | os.PathLike[str] | Sequence[Task] | None
+
+_LOGGER = logging.getLogger(__name__)
+_STATE: Final = ("fingerprints", "seed", "tasks_per_iteration", "balance")
+
+
+class TaskDataModule(lightning.LightningDataModule):
+    """Reads the splits, proves them disjoint and deals out the training tasks.
+
+    Args:
+        train: File (see :func:`~drmas_pl.data.readers.read_tasks`) or tasks to train on; None when only evaluating.
+        validation: Where model selection looks.
+        test: Where the final number comes from.
+        tasks_per_iteration: Training tasks per iteration, and batch size of the evaluation dataloaders.
+        seed: Decides the order of training tasks and which tasks a limit keeps.
+        balance: ``data_source`` draws the same number of training tasks per source in every iteration, as far as possible.
+        limit_train: Keep so many training tasks, chosen by seed with every source's share kept.
+        limit_validation: The same for validation.
+        limit_test: The same for test.
+        allow_overlap: Permit questions that stand in two splits.
+        allow_changed_data: Permit resuming with other data, seed or batch size than the checkpoint was made with.
+
+    Raises:
+        ValueError: A number is below 1 or ``balance`` is unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: Source = None,
+        validation: Source = None,
+        test: Source = None,
+        tasks_per_iteration: int,
+        seed: int = 0,
+        balance: Balance = "none",
+        limit_train: int | None = None,
+        limit_validation: int | None = None,
+        limit_test: int | None = None,
+        allow_overlap: bool = False,
+        allow_changed_data: bool = False,
+    ) -> None:
+        super().__init__()
+        self._sources: dict[Split, Source] = {"train": train, "validation": validation, "test": test}
+        self._limits: dict[Split, int | None] = {"train": limit_train, "validation": limit_validation, "test": limit_test}
+        for name, limit in self._limits.items():
+            if limit is not None and limit < 1:
+                raise ValueError(f"limit_{name} must be at least 1 or None, got {limit}")
+        if tasks_per_iteration < 1:
+            raise ValueError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
+        if balance not in ("none", "data_source"):
+            raise ValueError(f"balance must be 'none' or 'data_source', got {balance!r}")
+        self.tasks_per_iteration, self.seed, self.balance = tasks_per_iteration, seed, balance
+        self.allow_overlap, self.allow_changed_data = allow_overlap, allow_changed_data
+        self._tasks: dict[Split, tuple[Task, ...]] = {}
+        self._schedule: TaskSchedule | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read every split once, whatever the stage, since overlap can only be seen in all of them.
+
+        Raises:
+            DataError: A file is unusable, a given split is empty, or two splits share a question.
+        """
+        if self._tasks:
+            return
+        tasks = {name: _load(source, name) for name, source in self._sources.items()}
+        if not self.allow_overlap:
+            check_disjoint(tasks["train"], tasks["validation"], test=tasks["test"])
+        for name, limit in self._limits.items():
+            if limit is not None:
+                tasks[name] = stratified_subset(tasks[name], limit, seed=derive_seed(self.seed, name))
+        if 0 < (count := len(tasks["train"])) < self.tasks_per_iteration:
+            _LOGGER.warning("%d training tasks are fewer than the %d of one iteration: some come twice", count, self.tasks_per_iteration)
+        if tasks["train"]:
+            self._schedule = TaskSchedule(tasks["train"], self.tasks_per_iteration, seed=self.seed, balance=self.balance)
+        self._tasks = tasks
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """Return all tasks of a split after its limit; empty where none was given."""
+        self.setup()
+        return self._tasks[split]
+
+    def tasks_for(self, iteration: int) -> tuple[Task, ...]:
+        """Return the training tasks of one iteration, a pure function of the seed and the iteration.
+
+        Every epoch is a new permutation of all tasks, iterations continue across epochs, and no task comes twice in one iteration unless
+        there are fewer than it needs.
+
+        Args:
+            iteration: Counted from 0.
+
+        Raises:
+            DataError: There are no training tasks.
+            ValueError: ``iteration`` is negative.
+        """
+        self.setup()
+        if self._schedule is None:
+            raise DataError("there are no training tasks to draw from; give TaskDataModule a train file")
+        return self._schedule.tasks_for(iteration)
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """Iterations after which every training task was seen, without ``balance``; at least 1."""
+        return max(1, -(-len(self.tasks("train")) // self.tasks_per_iteration))
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Content hash by split, after limits; only splits that were given."""
+        return {name: fingerprint(self.tasks(name)) for name, source in self._sources.items() if source is not None}
+
+    def train_dataloader(self) -> DataLoader[tuple[Task, ...]]:
+        """Give one epoch of iterations; a Trainer that calls ``set_epoch`` on samplers continues where the last epoch ended."""
+        return DataLoader(_Iterations(self), batch_size=None, sampler=_EpochSampler(self.iterations_per_epoch), collate_fn=_identity)
+
+    def val_dataloader(self) -> DataLoader[list[Task]]:
+        """Give the validation tasks in order, in lists."""
+        return self._evaluation_dataloader("validation")
+
+    def test_dataloader(self) -> DataLoader[list[Task]]:
+        """Give the test tasks in order, in lists."""
+        return self._evaluation_dataloader("test")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Describe what decides the order of tasks; iterations need no cursor."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Make sure that a resumed run sees the tasks the checkpoint was made with.
+
+        Raises:
+            DataError: Something differs and ``allow_changed_data`` is off.
+        """
+        now = self.state_dict()
+        changed = [f"{name}: {state_dict.get(name)} then, {now[name]} now" for name in _STATE if state_dict.get(name) != now[name]]
+        if not changed:
+            return
+        message = f"the data differs from the checkpoint's ({'; '.join(changed)})"
+        if not self.allow_changed_data:
+            raise DataError(f"{message}; restore the files and settings, or set allow_changed_data=True to go on with the new ones")
+        _LOGGER.warning("%s, as allow_changed_data permits", message)
+
+    def _evaluation_dataloader(self, split: Split) -> DataLoader[list[Task]]:
+        return DataLoader(self.tasks(split), batch_size=self.tasks_per_iteration, shuffle=False, collate_fn=_identity)  # type: ignore[arg-type]
+
+
+class _Iterations(Dataset[tuple[Task, ...]]):
+    """Iteration number → its tasks."""
+
+    def __init__(self, module: TaskDataModule) -> None:
+        self._module = module
+
+    def __getitem__(self, iteration: int) -> tuple[Task, ...]:
+        return self._module.tasks_for(iteration)
+
+
+class _EpochSampler(Sampler[int]):
+    """The iteration numbers of one epoch."""
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations, self._epoch = iterations, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._iterations
+
+    def __iter__(self) -> Iterator[int]:
+        first = self._epoch * self._iterations
+        return iter(range(first, first + self._iterations))
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+def _load(source: Source, name: Split) -> tuple[Task, ...]:
+    if source is None:
+        return ()
+    tasks = read_tasks(source) if isinstance(source, (str, os.PathLike)) else tuple(source)
+    if not tasks:
+        raise DataError(f"{name} must hold at least one task, got none; leave {name} out if there is nothing to play")
+    return tasks

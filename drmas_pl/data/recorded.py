@@ -1,0 +1,225 @@
+"""Trajectories on disk: played once, then read by people, replayed or trained on.
+
+One JSON object a line, words before numbers; reading gives back exactly what was written, log-probs to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from torch.utils.data import Dataset
+
+from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.data.files import locate, parse_line, write_json_lines
+from drmas_pl.errors import DataError
+from drmas_pl.parsing import Parsed
+from drmas_pl.types import Task, Trajectory, Turn
+
+FORMAT: Final = 1
+_LOGGER = logging.getLogger(__name__)
+_NUMBERS: Final = ("prompt_ids", "response_ids", "logprobs")
+
+
+class TrajectoryWriter:
+    """Appends trajectories to a file, each in one write, so that a crash costs at most the last line.
+
+    Several writers may append to one file at the same time. Use it as a context manager, or call :meth:`close`.
+
+    Args:
+        path: JSON Lines file; made if missing. An unfinished last line, left by a crash, is removed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished_line(self.path)
+        self._file = self.path.open("ab", buffering=0)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Append one trajectory.
+
+        Raises:
+            DataError: Its metadata cannot be written as JSON.
+        """
+        self._file.write(json.dumps(encode(trajectory), ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> TrajectoryWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def write_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
+    """Write a whole file, all or nothing, in place of any earlier one.
+
+    Args:
+        path: JSON Lines file.
+        trajectories: What to record.
+
+    Raises:
+        DataError: The metadata of a task cannot be written as JSON.
+    """
+    write_json_lines(path, (encode(trajectory) for trajectory in trajectories))
+
+
+def read_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
+    """Read what was recorded; an unfinished last line, left by a crash, is skipped with a warning.
+
+    Args:
+        path: JSON Lines file.
+
+    Raises:
+        DataError: The file is missing, or a line is not a recorded trajectory.
+    """
+    file = locate(path)
+    found = []
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            place = f"{file}, line {number}"
+            if not line.endswith(b"\n"):
+                _LOGGER.warning("%s is unfinished and was skipped", place)
+            elif line.strip():
+                found.append(decode(parse_line(line, place), place))
+    return found
+
+
+def encode(trajectory: Trajectory) -> dict[str, Any]:
+    """Turn a trajectory into a JSON-like record.
+
+    Raises:
+        DataError: The task's metadata would not come back as it is.
+    """
+    task = trajectory.task
+    metadata = dict(task.metadata)
+    try:
+        same = json.loads(json.dumps(metadata)) == metadata
+    except TypeError:
+        same = False
+    if not same:
+        raise DataError(f"task {task.id!r}: metadata must be JSON-like, got {metadata!r}; use texts, numbers, lists and objects")
+    return {
+        "format": FORMAT,
+        "question": task.question,
+        "reference": list(task.reference),
+        **{field.name: getattr(trajectory, field.name) for field in fields(Trajectory) if field.name not in ("task", "turns", "metrics")},
+        "metrics": dict(trajectory.metrics),
+        "turns": [_encode_turn(turn) for turn in trajectory.turns],
+        "task": {"id": task.id, "data_source": task.data_source, "metadata": metadata},
+    }
+
+
+def decode(record: dict[str, Any], place: str) -> Trajectory:
+    """Turn a record back into a trajectory.
+
+    Args:
+        record: What :func:`encode` made.
+        place: Where it stands, for the error message.
+
+    Raises:
+        DataError: The record has another format, or an entry is missing, unknown or mistyped.
+    """
+    if record.get("format") != FORMAT:
+        raise DataError(f"{place}: expected a recorded trajectory of format {FORMAT}, got {record.get('format')!r}; record it anew")
+    values = {name: value for name, value in record.items() if name not in ("format", "question", "reference")}
+    try:
+        values["task"] = Task(question=record["question"], reference=tuple(record["reference"]), **values["task"])
+        values["turns"] = tuple(_decode_turn(turn) for turn in values["turns"])
+        return Trajectory(**values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{place}: an entry of the trajectory is missing, unknown or mistyped: {error}; record it anew") from error
+
+
+class RecordedTurns(Dataset[Row]):
+    """The turns of one agent as training rows, for a stock Lightning Trainer.
+
+    Failed trajectories and turns without sampled ids are left out.
+
+    Args:
+        trajectories: Recorded play.
+        agent: Whose turns.
+        advantages: Advantage of each turn, as a function of trajectory and turn or as one number per entry of :attr:`turns`.
+
+    Raises:
+        ValueError: The agent has no usable turn, or there are more or fewer advantages than turns.
+    """
+
+    def __init__(
+        self, trajectories: Sequence[Trajectory], agent: str, *, advantages: Callable[[Trajectory, Turn], float] | Sequence[float]
+    ) -> None:
+        self.turns = [
+            (trajectory, turn)
+            for trajectory in trajectories
+            if not trajectory.failed
+            for turn in trajectory.turns
+            if turn.agent == agent and turn.response_ids
+        ]
+        if not self.turns:
+            names = sorted({turn.agent for trajectory in trajectories for turn in trajectory.turns})
+            raise ValueError(f"agent must have turns in the trajectories, got {agent!r}; there are turns of {', '.join(names) or 'nobody'}")
+        values = [advantages(*pair) for pair in self.turns] if callable(advantages) else list(advantages)
+        if len(values) != len(self.turns):
+            raise ValueError(
+                f"advantages must be one number for each of {len(self.turns)} turns of {agent!r}, got {len(values)}; see .turns"
+            )
+        self._rows = [
+            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value)) for (_, turn), value in zip(self.turns, values)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Row:
+        return self._rows[index]
+
+
+def collate_rows(pad_id: int) -> Callable[[Sequence[Row]], TokenBatch]:
+    """Return a ``collate_fn`` whose batches are normalised by their own number of trained tokens.
+
+    Args:
+        pad_id: Id written where there is no token.
+
+    >>> batch = collate_rows(0)([Row("solver", (5,), (6, 7), (-0.1, -0.2), 1.0), Row("solver", (5,), (8,), (-0.3,), -1.0)])
+    >>> batch.input_ids.tolist(), float(batch.denominator)
+    ([[5, 6, 7], [5, 8, 0]], 3.0)
+    """
+    return partial(_collate, pad_id=pad_id)
+
+
+def _collate(rows: Sequence[Row], *, pad_id: int) -> TokenBatch:
+    return collate(rows, pad_id=pad_id, denominator=sum(len(row.response_ids) for row in rows))
+
+
+def _encode_turn(turn: Turn) -> dict[str, Any]:
+    parsed = {field.name: getattr(turn.parsed, field.name) for field in fields(Parsed)}
+    values = {field.name: getattr(turn, field.name) for field in fields(Turn)}
+    first = {"agent": turn.agent, "text": turn.text, "parsed": {**parsed, "flags": sorted(turn.parsed.flags)}}
+    return {**first, **{name: value for name, value in values.items() if name not in first}}
+
+
+def _decode_turn(record: dict[str, Any]) -> Turn:
+    parsed = Parsed(**{**record["parsed"], "flags": frozenset(record["parsed"]["flags"])})
+    return Turn(**{**record, **{name: tuple(record[name]) for name in _NUMBERS}, "parsed": parsed})
+
+
+def _remove_unfinished_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        kept = content.rfind(b"\n") + 1
+        if kept < len(content):
+            _LOGGER.warning("%s ended in an unfinished line, which was removed", path)
+            file.truncate(kept)

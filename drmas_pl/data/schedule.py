@@ -1,0 +1,179 @@
+"""Which tasks are played in which iteration: a pure function of the seed, so that a resumed run needs no cursor.
+
+Each stream of tasks is a chain of epochs, every epoch a new permutation of all tasks. Iterations cut the chain into slices. Where a slice
+spans two epochs, the new permutation begins with tasks that the slice does not hold yet; no task then comes twice in one iteration.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Literal
+
+from drmas_pl.seeding import derive_seed
+from drmas_pl.types import Task
+
+Balance = Literal["none", "data_source"]
+
+
+class TaskStream:
+    """An endless seeded sequence of the numbers 0 … size - 1 that iterations draw from.
+
+    Args:
+        size: How many there are, at least 1.
+        per_iteration: Every iteration draws so many.
+        seed: Decides the permutations; use different ones for different streams.
+        extra: ``(share, members, rank)``: ``members`` streams take turns with ``share`` further draws per iteration, and this one is
+            number ``rank`` of them.
+    """
+
+    def __init__(self, size: int, per_iteration: int, *, seed: int, extra: tuple[int, int, int] = (0, 1, 0)) -> None:
+        self.size, self.per_iteration, self.seed = size, per_iteration, seed
+        self.share, self.members, self.rank = extra
+        self._memo: dict[int, list[int]] = {}
+
+    def start(self, iteration: int) -> int:
+        """Return how many draws come before ``iteration``.
+
+        >>> [TaskStream(10, 3, seed=0, extra=(1, 2, 0)).start(iteration) for iteration in range(4)]
+        [0, 4, 7, 11]
+        """
+        rotated = iteration * self.share - self.rank
+        return iteration * self.per_iteration + max(0, -(-rotated // self.members))
+
+    def draw(self, iteration: int) -> list[int]:
+        """Return the numbers of one iteration; without repetition unless it draws more than there are.
+
+        >>> stream = TaskStream(5, 2, seed=0)
+        >>> sorted(stream.draw(0) + stream.draw(1) + stream.draw(2)[:1])
+        [0, 1, 2, 3, 4]
+        """
+        position, end = self.start(iteration), self.start(iteration + 1)
+        drawn: list[int] = []
+        while position < end:
+            epoch, offset = divmod(position, self.size)
+            part = self._order(epoch)[offset : offset + end - position]
+            drawn += part
+            position += len(part)
+        return drawn
+
+    def _order(self, epoch: int) -> list[int]:
+        """Return the permutation of one epoch; what it depends on ends at the last epoch that opens with an iteration."""
+        first = epoch
+        while first not in self._memo and self._spanning(first)[0]:
+            first -= 1
+        for current in range(first, epoch + 1):
+            if current not in self._memo:
+                self._memo[current] = self._arrange(current)
+            self._memo = {known: order for known, order in self._memo.items() if current - 1 <= known <= epoch}
+        return self._memo[epoch]
+
+    def _arrange(self, epoch: int) -> list[int]:
+        """Shuffle one epoch; what the iteration across its border still needs comes first and is new to that iteration."""
+        order = list(range(self.size))
+        random.Random(derive_seed(self.seed, "epoch", epoch)).shuffle(order)
+        before, after = self._spanning(epoch)
+        if not before:
+            return order
+        held = set(self._memo[epoch - 1][-before:])
+        head = [number for number in order if number not in held][:after]
+        taken = set(head)
+        return head + [number for number in order if number not in taken]
+
+    def _spanning(self, epoch: int) -> tuple[int, int]:
+        """Count the draws before and after the start of an epoch by the iteration across it; zeros if none, or if it must repeat anyway."""
+        border = epoch * self.size
+        beyond = (border + 1) * self.members + self.rank + 2
+        iteration = bisect_right(range(beyond), border, key=self.start) - 1
+        start, end = self.start(iteration), self.start(iteration + 1)
+        return (border - start, end - border) if end - start <= self.size else (0, 0)
+
+
+class TaskSchedule:
+    """Draws the tasks of each iteration.
+
+    Args:
+        tasks: What to draw from, at least one.
+        tasks_per_iteration: How many each iteration plays.
+        seed: Decides every order.
+        balance: ``none`` draws from all tasks alike; ``data_source`` draws the same number per source, as far as each has enough, and
+            lets the sources take turns with what cannot be divided.
+
+    Raises:
+        ValueError: There are no tasks, ``tasks_per_iteration`` is below 1 or ``balance`` is unknown.
+
+    >>> tasks = [Task(str(number), f"{number}?") for number in range(5)]
+    >>> schedule = TaskSchedule(tasks, 2, seed=0)
+    >>> schedule.tasks_for(7) == TaskSchedule(tasks, 2, seed=0).tasks_for(7)
+    True
+    """
+
+    def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, *, seed: int, balance: Balance = "none") -> None:
+        if not tasks:
+            raise ValueError("tasks must not be empty; give at least one task to train on")
+        if tasks_per_iteration < 1:
+            raise ValueError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
+        if balance not in ("none", "data_source"):
+            raise ValueError(f"balance must be 'none' or 'data_source', got {balance!r}")
+        self._seed = seed
+        pools: dict[str, list[Task]] = {}
+        for task in tasks:
+            pools.setdefault(task.data_source if balance == "data_source" else "", []).append(task)
+        self._pools = dict(sorted(pools.items()))
+        base, rotating = split_evenly([len(pool) for pool in self._pools.values()], tasks_per_iteration)
+        share = tasks_per_iteration - sum(base)
+        self._streams = {
+            source: TaskStream(
+                len(pool),
+                base[place],
+                seed=derive_seed(seed, "tasks", source),
+                extra=(share, len(rotating), rotating.index(place)) if place in rotating else (0, 1, 0),
+            )
+            for place, (source, pool) in enumerate(self._pools.items())
+        }
+
+    def tasks_for(self, iteration: int) -> tuple[Task, ...]:
+        """Return the tasks of one iteration, sources mixed.
+
+        Args:
+            iteration: Counted from 0.
+
+        Raises:
+            ValueError: ``iteration`` is negative.
+        """
+        if iteration < 0:
+            raise ValueError(f"iteration must be at least 0, got {iteration}")
+        drawn = [self._pools[source][number] for source, stream in self._streams.items() for number in stream.draw(iteration)]
+        random.Random(derive_seed(self._seed, "order", iteration)).shuffle(drawn)
+        return tuple(drawn)
+
+
+def split_evenly(sizes: Sequence[int], total: int) -> tuple[list[int], list[int]]:
+    """Divide ``total`` draws among pools, none of which gives more than it has unless all must.
+
+    Args:
+        sizes: Tasks in each pool.
+        total: Draws per iteration.
+
+    Returns:
+        Draws from each pool, and the places of the pools that take turns with the undivided rest.
+
+    >>> split_evenly([100, 100], 24)
+    ([12, 12], [0, 1])
+    >>> split_evenly([3, 100, 100], 24)
+    ([3, 10, 10], [1, 2])
+    """
+    if total > sum(sizes):
+        return [total // len(sizes)] * len(sizes), list(range(len(sizes)))
+    base = [0] * len(sizes)
+    rotating = list(range(len(sizes)))
+    left = total
+    while small := [place for place in rotating if sizes[place] <= left // len(rotating)]:
+        for place in small:
+            base[place] = sizes[place]
+        left -= sum(sizes[place] for place in small)
+        rotating = [place for place in rotating if place not in small]
+    for place in rotating:
+        base[place] = left // len(rotating)
+    return base, rotating

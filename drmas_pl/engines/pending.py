@@ -1,0 +1,66 @@
+"""Let coroutines await single completions while the engine generates whole batches.
+
+The collector runs every trajectory as a coroutine and calls :meth:`Pending.flush` once all of them wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.limits import response_room
+from drmas_pl.errors import EngineError
+from drmas_pl.types import Completion, GenerationRequest
+
+
+class Pending:
+    """Requests that wait for the next batch of one engine.
+
+    All methods belong to the event loop's own thread.
+
+    Args:
+        engine: Generates the batches.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._waiting: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def submit(self, request: GenerationRequest) -> Completion:
+        """Wait for the batch that answers ``request``.
+
+        Raises:
+            EngineError: This prompt leaves no room for a token, or the batch failed.
+        """
+        # refused here, an overlong prompt fails its own trajectory only
+        response_room(request, self.engine.context_length)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        return await future
+
+    def flush(self) -> int:
+        """Generate everything that waits as one batch, sorted by ``order``, and resume its coroutines.
+
+        A failure is raised in exactly the coroutines whose requests were in the batch.
+
+        Returns:
+            Number of requests in the batch.
+        """
+        batch = sorted((pair for pair in self._waiting if not pair[1].cancelled()), key=lambda pair: pair[0].order)
+        self._waiting = []
+        if not batch:
+            return 0
+        try:
+            completions = self.engine.generate([request for request, _ in batch])
+            if len(completions) != len(batch):
+                raise EngineError(f"{type(self.engine).__name__} returned {len(completions)} completions for {len(batch)} requests")
+        except Exception as error:
+            for _, future in batch:
+                future.set_exception(error)
+            return len(batch)
+        for (_, future), completion in zip(batch, completions):
+            future.set_result(completion)
+        return len(batch)

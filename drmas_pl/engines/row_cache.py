@@ -1,0 +1,109 @@
+"""Keys and values of a decode batch in memory that is allocated once.
+
+All rows end at the same column (prompts are padded on the left), so a step writes one column and reads a view: nothing is
+concatenated or copied. Rows that split or close up are moved in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class Region:
+    """The part of the memory that the running forward pass writes: rows ``first:last``, columns ``start:stop``.
+
+    Attributes:
+        origin: First column the queries may attend to.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.last = self.origin = self.start = self.stop = 0
+
+
+class RowLayer(CacheLayerMixin):
+    """Keys and values of one layer, (rows, heads, columns, head size).
+
+    Args:
+        rows: Number of rows to allocate.
+        columns: Number of columns to allocate.
+        region: What the forward pass writes; shared by all layers.
+    """
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self, rows: int, columns: int, region: Region) -> None:
+        super().__init__()
+        self.rows, self.columns, self.region = rows, columns, region
+        self.keys: Tensor
+        self.values: Tensor
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate; zeros, because padding columns are read with weight 0 and must not hold NaN."""
+        for name, states in (("keys", key_states), ("values", value_states)):
+            shape = (self.rows, states.shape[1], self.columns, states.shape[3])
+            setattr(self, name, torch.zeros(shape, dtype=states.dtype, device=states.device))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the new columns and return all that the queries may attend to."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        at = self.region
+        self.keys[at.first : at.last, :, at.start : at.stop] = key_states
+        self.values[at.first : at.last, :, at.start : at.stop] = value_states
+        if at.origin == at.start:
+            return key_states, value_states
+        rows, columns = slice(at.first, at.last), slice(at.origin, at.stop)
+        return self.keys[rows, :, columns], self.values[rows, :, columns]
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """Return how many columns are attended to, and the first one's position."""
+        return self.region.stop - self.region.origin, 0
+
+    def get_seq_length(self) -> int:
+        """Return how many columns precede the queries."""
+        return self.region.start - self.region.origin
+
+    def get_max_length(self) -> int:
+        """Return the number of columns."""
+        return self.columns
+
+    # the name of get_max_length before Transformers 5
+    get_max_cache_shape = get_max_length
+
+
+class RowCache(Cache):
+    """A Transformers cache over rows of fixed memory.
+
+    Args:
+        layers: Number of decoder layers.
+        rows: Largest number of rows.
+        columns: Prompt columns plus response columns.
+    """
+
+    def __init__(self, layers: int, *, rows: int, columns: int) -> None:
+        self.region = Region()
+        super().__init__(layers=[RowLayer(rows, columns, self.region) for _ in range(layers)])
+
+    def open_prefill(self, first: int, last: int, *, start: int, stop: int) -> None:
+        """Let the next forward pass fill columns ``start:stop`` of rows ``first:last``; nothing precedes them."""
+        self._open(first, last, start, start, stop)
+
+    def open_decode(self, rows: int, column: int) -> None:
+        """Let the next forward pass append ``column`` to the first ``rows`` rows."""
+        self._open(0, rows, 0, column, column + 1)
+
+    def copy_rows(self, source: Tensor, target: Tensor, columns: int) -> None:
+        """Copy the first ``columns`` columns of the rows ``source`` (M,) onto the rows ``target`` (M,), which must differ."""
+        for layer in self.layers:
+            layer.keys[target, :, :columns] = layer.keys[source, :, :columns]
+            layer.values[target, :, :columns] = layer.values[source, :, :columns]
+
+    def _open(self, first: int, last: int, origin: int, start: int, stop: int) -> None:
+        region = self.region
+        region.first, region.last, region.origin, region.start, region.stop = first, last, origin, start, stop

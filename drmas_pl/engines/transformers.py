@@ -1,0 +1,128 @@
+"""The default engine: samples in the training process from the training weights themselves.
+
+There is no copy of the weights to synchronise: what was just trained is what samples. The decode loop is in
+:mod:`drmas_pl.engines.decoding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.decoding import DecodeBatch, Forward
+from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.stopping import StopTexts
+from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.types import Completion, GenerationRequest
+
+
+class TransformersEngine(Engine):
+    """Generates with a Transformers causal language model in this process.
+
+    The policy is put into evaluation mode while it generates and left as it was found.
+
+    Args:
+        policy: The model that is trained; referenced, never copied.
+        tokenizer: Its tokenizer; decodes for stop texts and names the end token.
+        max_batch_tokens: Bound on samples × (prompt + response) tokens held in the key-value cache at once; more requests
+            than that are generated in several batches, with equal results.
+        stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
+
+    Raises:
+        ConfigError: Neither tokenizer nor model name an end token, or ``max_batch_tokens`` is not positive.
+    """
+
+    def __init__(
+        self, policy: nn.Module, tokenizer: Any, *, max_batch_tokens: int = 65536, stop_token_ids: Iterable[int] | None = None
+    ) -> None:
+        if max_batch_tokens < 1:
+            raise ConfigError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
+        self.policy, self.tokenizer, self.max_batch_tokens = policy, tokenizer, max_batch_tokens
+        self.stop_token_ids = frozenset(end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids)
+        if not self.stop_token_ids:
+            raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
+        self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
+        self._stop_texts = StopTexts(tokenizer)
+        self._awake = True
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Continue every prompt once; see :meth:`Engine.generate`."""
+        if not self._awake:
+            raise EngineError("the engine is asleep; call wake() before generate()")
+        rooms = [response_room(request, self.context_length) for request in requests]
+        order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
+        completions: dict[int, Completion] = {}
+        with evaluating(self.policy), torch.inference_mode():
+            for chunk in self._chunks(order, requests, rooms):
+                batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk])
+                batch.run()
+                completions.update(zip(chunk, self._completions(batch)))
+        return [completions[i] for i in range(len(requests))]
+
+    def wake(self) -> None:
+        """Allow generating; the weights are the trainer's and already there."""
+        self._awake = True
+
+    def sleep(self) -> None:
+        """Refuse to generate and give cached accelerator memory back."""
+        self._awake = False
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Refuse to generate for good."""
+        self.sleep()
+
+    def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
+        """Cut the sorted requests so that the key-value cache of each piece, a rectangle, stays within the bound."""
+        chunk: list[int] = []
+        prompt = response = 0
+        for i in order:
+            wider, longer = max(prompt, len(requests[i].prompt_ids)), max(response, rooms[i])
+            if chunk and (len(chunk) + 1) * (wider + longer) > self.max_batch_tokens:
+                yield chunk
+                chunk, wider, longer = [], len(requests[i].prompt_ids), rooms[i]
+            chunk.append(i)
+            prompt, response = wider, longer
+        if chunk:
+            yield chunk
+
+    def _batch(self, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
+        return DecodeBatch(
+            Forward(self.policy),
+            requests,
+            rooms,
+            stop_token_ids=self.stop_token_ids,
+            stop_reached=self._stop_texts.reached,
+            device=next(self.policy.parameters()).device,
+        )
+
+    def _completions(self, batch: DecodeBatch) -> list[Completion]:
+        rows = zip(batch.ids.tolist(), batch.logprobs.tolist(), batch.lengths.tolist(), batch.finish)
+        return [
+            Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version) for ids, logprobs, length, finish in rows
+        ]
+
+
+def end_token_ids(policy: Any, tokenizer: Any) -> set[int]:
+    """Return the ids that end a response according to the tokenizer and the model's generation config."""
+    configured = getattr(getattr(policy, "generation_config", None), "eos_token_id", None)
+    several = configured if isinstance(configured, (list, tuple)) else [configured]
+    return {int(token) for token in (tokenizer.eos_token_id, *several) if token is not None}
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode and restore every submodule's own mode afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

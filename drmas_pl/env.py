@@ -1,0 +1,148 @@
+"""The world a team plays in: a Gymnasium environment whose observations and actions are text.
+
+An environment knows rules, tools and reward; it knows no agents. Authors subclass :class:`TextEnv` and write two methods,
+``begin`` and ``act``. Episodes start from a :class:`~drmas_pl.types.Task`, passed through ``reset(options={"task": task})``
+or drawn from the environment's own tasks. There is no autoreset.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+
+from drmas_pl.types import Task
+
+Self = TypeVar("Self", bound="TextEnv")
+
+
+class FreeText(Space[str]):
+    """Every string up to ``max_length`` characters (Gymnasium's own ``Text`` space rejects natural language)."""
+
+    def __init__(self, max_length: int = 1_000_000, *, seed: int | np.random.Generator | None = None) -> None:
+        if max_length < 1:
+            raise ValueError(f"max_length must be at least 1 character, got {max_length}")
+        super().__init__(dtype=str, seed=seed)
+        self.max_length = max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Draw a short random lower-case string."""
+        length = int(self.np_random.integers(1, min(self.max_length, 16) + 1))
+        return "".join(chr(97 + int(code)) for code in self.np_random.integers(0, 26, size=length))
+
+    def contains(self, x: Any) -> bool:
+        """Tell whether ``x`` is a string within the limit."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text has no flat array form."""
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FreeText) and other.max_length == self.max_length
+
+    def __hash__(self) -> int:
+        return hash(("FreeText", self.max_length))
+
+    def __repr__(self) -> str:
+        return f"FreeText({self.max_length})"
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one action led to.
+
+    Attributes:
+        observation: Text shown to the team.
+        reward: Reward of this step; a trajectory's reward is the sum.
+        terminated: The rules ended the episode.
+        truncated: A limit ended it; never a success.
+        success: The task counts as solved; only read when the episode is over.
+        metrics: Numbers to be averaged over trajectories.
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """A text environment played one task at a time.
+
+    Subclasses implement :meth:`begin` and :meth:`act`; ``metric`` is what they call the success rate. Attributes named in ``shared`` (retriever, grader pool, task list) are
+    heavy or stateless and are shared between clones; everything else is copied.
+
+    Args:
+        tasks: Tasks to draw from when ``reset`` is given none.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": None}
+    shared: ClassVar[frozenset[str]] = frozenset()
+    metric: ClassVar[str] = "success"
+
+    def __init__(self, tasks: Sequence[Task] = ()) -> None:
+        self.tasks: tuple[Task, ...] = tuple(tasks)
+        self.observation_space = FreeText()
+        self.action_space = FreeText()
+        self.task: Task | None = None
+        self._over = True
+
+    @abstractmethod
+    def begin(self, task: Task) -> str:
+        """Set up the state for ``task`` and return the first observation, usually the question."""
+
+    @abstractmethod
+    def act(self, action: str) -> StepResult:
+        """Apply one action to the state; never raises for malformed text, which is the model's business."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Seeds ``self.np_random``; also decides which own task is drawn.
+            options: ``{"task": Task}`` chooses the task.
+
+        Raises:
+            ValueError: No task was given and the environment has none of its own.
+        """
+        super().reset(seed=seed)
+        task = (options or {}).get("task")
+        if task is None:
+            if not self.tasks:
+                raise ValueError(f"{type(self).__name__}.reset needs options={{'task': Task(...)}}: it was built without tasks of its own")
+            task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        self.task, self._over = task, False
+        return self.begin(task), {"task_id": task.id}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play one action; ``info`` holds ``success`` and ``metrics``.
+
+        Raises:
+            RuntimeError: The episode is over or was never started.
+        """
+        if self._over:
+            raise RuntimeError(f"{type(self).__name__}.step called after the end of an episode; call reset first")
+        result = self.act(action)
+        self._over = result.terminated or result.truncated
+        success = result.success and result.terminated
+        info = {"success": success, "metrics": dict(result.metrics)}
+        return result.observation, float(result.reward), result.terminated, result.truncated, info
+
+    def clone(self: Self) -> Self:
+        """Copy the state; names in ``shared`` and the task list keep pointing at the same objects."""
+        twin = copy.copy(self)
+        keep = self.shared | {"tasks", "task", "observation_space", "action_space", "spec"}
+        memo: dict[int, Any] = {id(value): value for name, value in vars(self).items() if name in keep}
+        for name, value in vars(self).items():
+            setattr(twin, name, copy.deepcopy(value, memo))
+        return twin

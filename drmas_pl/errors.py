@@ -1,0 +1,64 @@
+"""Errors of the library.
+
+::
+
+    DrMasError
+    ├── ConfigError        a setting is unknown, contradictory or cannot be satisfied
+    ├── DataError          a task file is missing, unreadable or mistyped
+    ├── EnvironmentFault   an environment, grader or tool failed while a trajectory was played
+    │   └── RetrievalError the retriever failed (which is not the same as finding nothing)
+    ├── EngineError        generation failed or was refused
+    ├── LifecycleError     a worker group was used in the wrong state
+    ├── BatchError         an invariant at the batch border does not hold
+    ├── CheckpointError    a checkpoint is missing, damaged or does not fit
+    ├── CheckFailed        an environment, team or engine does not keep its contract
+    └── TrainingStopped    a guard rail ended the run (too many failures, no signal, non-finite gradients)
+
+Callers' mistakes in arguments raise ``ValueError`` or ``TypeError``; the tree above is for conditions met at run time.
+"""
+
+from __future__ import annotations
+
+
+class DrMasError(Exception):
+    """Base of every error the library raises at run time."""
+
+
+class ConfigError(DrMasError, ValueError):
+    """A setting is unknown, contradictory or cannot be satisfied."""
+
+
+class DataError(DrMasError):
+    """A task file is missing, unreadable or mistyped."""
+
+
+class EnvironmentFault(DrMasError):
+    """An environment, grader or tool failed; the trajectory is recorded as failed and never rewarded."""
+
+
+class RetrievalError(EnvironmentFault):
+    """The retriever failed; its message must not name hosts or addresses, since models may read it."""
+
+
+class EngineError(DrMasError):
+    """Generation failed or was refused."""
+
+
+class LifecycleError(DrMasError):
+    """A worker group was asked for a transition that its state does not allow."""
+
+
+class BatchError(DrMasError):
+    """An invariant at the border between rollout and update does not hold."""
+
+
+class CheckpointError(DrMasError):
+    """A checkpoint is missing, damaged or does not fit the run."""
+
+
+class CheckFailed(DrMasError, AssertionError):
+    """A conformance suite found that an environment, team or engine does not keep its contract."""
+
+
+class TrainingStopped(DrMasError):
+    """A guard rail ended the run."""

@@ -1,0 +1,188 @@
+"""Log-probabilities and entropy of sampled tokens, from logits or, without materialising logits, from hidden states.
+
+All reductions run in float32 (float64 stays float64). The temperature is the one the tokens were sampled with, so that the
+trainer scores the distribution that the engine drew from.
+
+Legend: N rows, T tokens, V vocabulary, H hidden size, M positions, τ temperature.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Score the given tokens under softmax(logits / τ).
+
+    Args:
+        logits: (..., V) in any floating dtype.
+        ids: (...) int64 token ids in [0, V).
+        temperature: τ > 0.
+
+    Returns:
+        (...) log-probabilities in float32 or better.
+
+    Raises:
+        ValueError: Shapes do not fit, or τ is not positive.
+
+    Example:
+        >>> token_logprobs(torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([0.2500])
+    """
+    _check_temperature(temperature)
+    if logits.shape[:-1] != ids.shape:
+        raise ValueError(f"ids must have shape {tuple(logits.shape[:-1])}, got {tuple(ids.shape)}; align logits with the tokens")
+    scaled = _upcast(logits) / temperature
+    return scaled.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
+
+
+def token_entropy(logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Compute the entropy of softmax(logits / τ); logits of −inf (forbidden tokens) count as probability 0.
+
+    Args:
+        logits: (..., V) in any floating dtype.
+        temperature: τ > 0.
+
+    Returns:
+        (...) entropies in nats, float32 or better.
+
+    Raises:
+        ValueError: τ is not positive.
+
+    Example:
+        >>> token_entropy(torch.zeros(1, 4))
+        tensor([1.3863])
+    """
+    _check_temperature(temperature)
+    logp = torch.log_softmax(_upcast(logits) / temperature, dim=-1)
+    return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(-1)
+
+
+def chunked_logprobs(hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192) -> Tensor:
+    """Score tokens from hidden states and the output embedding, one slice of the vocabulary at a time.
+
+    Equals ``token_logprobs(hidden @ weight.T, ids)`` in value and gradient. Peak memory is (M, chunk) instead of (M, V);
+    backward recomputes the slices.
+
+    Args:
+        hidden: (..., H) last hidden states.
+        weight: (V, H) output embedding.
+        ids: (...) int64 token ids in [0, V).
+        temperature: τ > 0.
+        chunk: Vocabulary entries per slice.
+
+    Returns:
+        (...) log-probabilities in float32 or better.
+
+    Raises:
+        ValueError: Shapes do not fit, or τ or ``chunk`` is not positive.
+
+    Example:
+        >>> chunked_logprobs(torch.ones(1, 2), torch.zeros(4, 2), torch.tensor([3]), chunk=3).exp()
+        tensor([0.2500])
+    """
+    return chunked_logprobs_entropy(hidden, weight, ids, temperature=temperature, chunk=chunk)[0]
+
+
+def chunked_logprobs_entropy(
+    hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192
+) -> tuple[Tensor, Tensor]:
+    """Compute log-probabilities and entropies in one pass over slices of the vocabulary.
+
+    Args:
+        hidden: (..., H) last hidden states.
+        weight: (V, H) output embedding.
+        ids: (...) int64 token ids in [0, V).
+        temperature: τ > 0.
+        chunk: Vocabulary entries per slice.
+
+    Returns:
+        Log-probabilities and entropies in nats, (...) each.
+
+    Raises:
+        ValueError: Shapes do not fit, or τ or ``chunk`` is not positive.
+
+    Example:
+        >>> chunked_logprobs_entropy(torch.ones(1, 2), torch.zeros(4, 2), torch.tensor([3]))[1]
+        tensor([1.3863])
+    """
+    _check_temperature(temperature)
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    if hidden.shape[:-1] != ids.shape or weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+        shapes = f"{tuple(hidden.shape)}, {tuple(weight.shape)}, {tuple(ids.shape)}"
+        raise ValueError(f"hidden, weight and ids must be (..., H), (V, H) and (...), got {shapes}; align hidden states with the tokens")
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk)
+    return logp.view(ids.shape), entropy.view(ids.shape)
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """Online log-sum-exp over vocabulary slices; backward recomputes each slice's probabilities."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
+        ctx.temperature, ctx.chunk = temperature, chunk
+        peak = _upcast(hidden).new_full((hidden.shape[0],), float("-inf"))
+        mass, moment, chosen = torch.zeros_like(peak), torch.zeros_like(peak), torch.zeros_like(peak)
+        for start in range(0, weight.shape[0], chunk):
+            logits = _slice_logits(hidden, weight[start : start + chunk], temperature)
+            higher = torch.maximum(peak, logits.amax(-1))
+            shrink, exp = (peak - higher).exp(), (logits - higher.unsqueeze(-1)).exp()
+            mass = mass * shrink + exp.sum(-1)
+            moment = moment * shrink + (exp * logits).sum(-1)
+            inside, local = _locate(ids, start, logits.shape[1])
+            chosen = torch.where(inside, logits.gather(-1, local).squeeze(-1), chosen)
+            peak = higher
+        total = peak + mass.log()
+        entropy = total - moment / mass
+        ctx.save_for_backward(hidden, weight, ids, total, entropy)
+        return chosen - total, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        hidden, weight, ids, total, entropy = ctx.saved_tensors
+        grad_logp, grad_entropy = grad_logp.unsqueeze(-1), grad_entropy.unsqueeze(-1)
+        grad_hidden = torch.zeros_like(_upcast(hidden)) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        for start in range(0, weight.shape[0], ctx.chunk):
+            part = weight[start : start + ctx.chunk]
+            logp = _slice_logits(hidden, part, ctx.temperature) - total.unsqueeze(-1)
+            grad = -logp.exp() * (grad_logp + grad_entropy * (logp + entropy.unsqueeze(-1)))
+            inside, local = _locate(ids, start, part.shape[0])
+            grad.scatter_add_(-1, local, grad_logp * inside.unsqueeze(-1))
+            grad = (grad / ctx.temperature).to(hidden.dtype)
+            with torch.autocast(hidden.device.type, enabled=False):
+                if grad_hidden is not None:
+                    grad_hidden += grad @ part.to(hidden.dtype)
+                if grad_weight is not None:
+                    grad_weight[start : start + ctx.chunk] = grad.T @ hidden
+        return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, None, None, None
+
+
+def _slice_logits(hidden: Tensor, part: Tensor, temperature: float) -> Tensor:
+    """Logits of a vocabulary slice; forward and backward must agree, so autocast may not interfere."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        return _upcast(hidden @ part.to(hidden.dtype).T) / temperature
+
+
+def _locate(ids: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
+    """Tell which ids fall into a slice, and their (M, 1) column there (0 for the others)."""
+    inside = (ids >= start) & (ids < start + width)
+    return inside, torch.where(inside, ids - start, 0).unsqueeze(-1)
+
+
+def _upcast(tensor: Tensor) -> Tensor:
+    """Raise half precision to float32; leave float64 alone."""
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
+
+
+def _check_temperature(temperature: float) -> None:
+    """A temperature of 0 is greedy decoding, which has no log-probabilities to train on."""
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}; score greedy samples with temperature 1")

@@ -1,0 +1,67 @@
+"""Optimizer settings of a worker group and the learning-rate schedule over its known number of steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW and its schedule.
+
+    Attributes:
+        lr: Peak learning rate.
+        betas: Decay rates of the moment estimates.
+        eps: Added to the denominator of the update.
+        weight_decay: Decoupled weight decay.
+        schedule: Shape after warm-up: ``constant``, ``cosine`` or ``linear`` decay to zero at the last step.
+        warmup_ratio: Share of all optimizer steps during which the rate rises linearly from 0.
+    """
+
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", (float(self.betas[0]), float(self.betas[1])))
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}; freeze an agent with trainable=false instead")
+        if self.schedule not in ("constant", "cosine", "linear"):
+            raise ValueError(f"schedule must be constant, cosine or linear, got {self.schedule!r}")
+        if not 0 <= self.warmup_ratio < 1:
+            raise ValueError(f"warmup_ratio must be in [0, 1), got {self.warmup_ratio}")
+
+    def factor(self, step: int, total: int) -> float:
+        """Return the multiplier of ``lr`` for optimizer step ``step`` (from 0) of ``total``.
+
+        >>> OptimizerSettings(schedule="linear").factor(5, 10)
+        0.5
+        """
+        warmup = round(self.warmup_ratio * total)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        if self.schedule == "constant":
+            return 1.0
+        progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+        return 0.5 * (1 + math.cos(math.pi * progress)) if self.schedule == "cosine" else 1.0 - progress
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.AdamW:
+    """Build AdamW over ``parameters`` that require gradients.
+
+    Raises:
+        ValueError: No parameter requires a gradient.
+    """
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("no parameter requires a gradient; a frozen policy needs no optimizer")
+    return torch.optim.AdamW(trainable, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)

@@ -1,0 +1,161 @@
+"""Prompt templates: from a view to token ids, within a budget that is never exceeded silently.
+
+Substitution is one pass over the template, so braces in task text are just text. A template with ``chat=True`` goes through the
+tokenizer's chat template; one with ``chat=False`` is a raw prompt for small models without one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from drmas_pl.errors import BatchError
+from drmas_pl.types import Record, View
+
+Overflow = Literal["newest", "both_ends"]
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+class Tokenizer(Protocol):
+    """The part of a Transformers tokenizer that prompts need."""
+
+    chat_template: Any
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+
+    def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> Any: ...
+
+
+class PromptOverflow(BatchError):
+    """A question does not fit the prompt budget even without any history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a rendered prompt and whether anything was left out of it."""
+
+    ids: tuple[int, ...]
+    truncated: bool
+
+
+def substitute(template: str, values: Mapping[str, str]) -> str:
+    """Replace each ``{name}`` in ``template`` once; inserted text is never scanned again.
+
+    Raises:
+        ValueError: The template names a field that ``values`` lacks.
+
+    >>> substitute("Q: {question}", {"question": "what is {x}?"})
+    'Q: what is {x}?'
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in values:
+            raise ValueError(f"template field {{{name}}} is unknown; use one of {sorted(values)}")
+        return values[name]
+
+    return _FIELD.sub(value, template)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A role's prompt.
+
+    Attributes:
+        user: Text with the fields ``{question}``, ``{history}``, ``{turn}`` (from 1) and ``{turns_left}``.
+        system: Same fields; empty for none.
+        records: Format per record kind with the fields ``{author}``, ``{text}`` and ``{number}`` (from 1 within its kind).
+            Kinds that are not listed are not shown to this role.
+        no_history: Text that stands for an empty history.
+        separator: Text between records.
+        chat: Whether the prompt goes through the tokenizer's chat template.
+        chat_options: Further arguments of ``apply_chat_template``, such as ``enable_thinking``.
+    """
+
+    user: str
+    system: str = ""
+    records: Mapping[str, str] = field(default_factory=dict)
+    no_history: str = ""
+    separator: str = "\n"
+    chat: bool = True
+    chat_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {name: "" for name in ("question", "history", "turn", "turns_left")}
+        substitute(self.user, known)
+        substitute(self.system, known)
+        for text in self.records.values():
+            substitute(text, {name: "" for name in ("author", "text", "number")})
+
+    def messages(self, view: View) -> list[dict[str, str]]:
+        """Return the chat messages for ``view``."""
+        values = {
+            "question": view.question,
+            "history": self._history(view.history) or self.no_history,
+            "turn": str(view.turn + 1),
+            "turns_left": "" if view.turns_left is None else str(view.turns_left),
+        }
+        user = {"role": "user", "content": substitute(self.user, values)}
+        return [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
+
+    def text(self, view: View, tokenizer: Tokenizer | None = None) -> str:
+        """Return the prompt as text; needs ``tokenizer`` when the template is a chat."""
+        messages = self.messages(view)
+        if not self.chat:
+            return "\n".join(message["content"] for message in messages)
+        if tokenizer is None or not tokenizer.chat_template:
+            raise ValueError("this role's template is a chat, but the model's tokenizer has no chat template; choose a template with chat=false")
+        options = {"add_generation_prompt": True, **self.chat_options, "tokenize": False}
+        return str(tokenizer.apply_chat_template(_fold_system(messages, tokenizer), **options))
+
+    def render(self, view: View, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest") -> Prompt:
+        """Render to at most ``max_tokens`` ids.
+
+        Args:
+            view: What the agent may see.
+            tokenizer: Tokenizer of the agent's model.
+            max_tokens: Prompt budget, in tokens.
+            overflow: ``newest`` drops the oldest records first; ``both_ends`` cuts tokens out of the middle.
+
+        Raises:
+            PromptOverflow: ``newest`` and the question alone exceeds the budget.
+        """
+        ids = tokenizer.encode(self.text(view, tokenizer), add_special_tokens=False)
+        if len(ids) <= max_tokens:
+            return Prompt(tuple(ids), truncated=False)
+        if overflow == "both_ends":
+            head = max_tokens // 2
+            return Prompt(tuple(ids[:head] + ids[len(ids) - (max_tokens - head) :]), truncated=True)
+        for first in range(1, len(view.history) + 1):
+            shorter = View(view.question, view.history[first:], view.turn, view.turns_left)
+            ids = tokenizer.encode(self.text(shorter, tokenizer), add_special_tokens=False)
+            if len(ids) <= max_tokens:
+                return Prompt(tuple(ids), truncated=True)
+        raise PromptOverflow(
+            f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks from the data"
+        )
+
+    def _history(self, history: tuple[Record, ...]) -> str:
+        counts: dict[str, int] = {}
+        parts = []
+        for record in history:
+            if record.kind in self.records:
+                counts[record.kind] = counts.get(record.kind, 0) + 1
+                values = {"author": record.author, "text": record.text, "number": str(counts[record.kind])}
+                parts.append(substitute(self.records[record.kind], values))
+        return self.separator.join(parts)
+
+
+def _fold_system(messages: list[dict[str, str]], tokenizer: Tokenizer) -> list[dict[str, str]]:
+    """Merge a system message into the user's where the chat template rejects the system role."""
+    if messages[0]["role"] != "system":
+        return messages
+    try:
+        tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # chat templates raise whatever their Jinja source says
+        if "system" not in str(error).lower():
+            raise
+        return [{"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}]
+    return messages

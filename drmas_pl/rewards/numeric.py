@@ -1,0 +1,238 @@
+"""Evaluate formulas exactly, and judge their size before anybody else does.
+
+Place in the data flow: ``compare`` asks here first; only formulas that are no rational number go on to ``symbolic``. Work is bounded:
+sizes are measured in bits before a power, factorial or binomial is formed, so that no answer can stall the grader.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+from drmas_pl.rewards.expression import Apply, Node, Number, Symbol
+
+MAX_RATIONAL_BITS: Final = 131_072
+MAX_SYMBOLIC_BITS: Final = 20_000
+INTEGER_NAMES: Final = frozenset({"n", "m", "k"})
+"""Variables that stand for positive integers; all others stand for positive reals."""
+LARGEST_INTEGER_SAMPLE: Final = 12
+LARGEST_REAL_SAMPLE: Final = 4
+
+
+class TooLarge(ValueError):
+    """A formula stands for a number that is larger than the grader is willing to form."""
+
+
+def exact_value(node: Node) -> Fraction | None:
+    """Evaluate a formula as a rational number.
+
+    Args:
+        node: Any formula.
+
+    Returns:
+        Its exact value, or None when it has variables, is irrational or undefined.
+
+    Raises:
+        TooLarge: A partial result would need more than ``MAX_RATIONAL_BITS``.
+
+    Example:
+        >>> exact_value(Apply("pow", (Number(Fraction(4, 9)), Number(Fraction(1, 2)))))
+        Fraction(2, 3)
+        >>> exact_value(Symbol("x")) is None
+        True
+    """
+    if isinstance(node, Number):
+        return _checked(node.value)
+    if isinstance(node, Symbol) or node.op not in _RULES:
+        return None
+    values = []
+    for argument in node.args:
+        value = exact_value(argument)
+        if value is None:
+            return None
+        values.append(value)
+    try:
+        result = _RULES[node.op](*values)
+    except ZeroDivisionError:
+        return None
+    return None if result is None else _checked(result)
+
+
+def magnitude(node: Node) -> float:
+    """Bound the base-2 logarithm of every number met while evaluating a formula at sample points.
+
+    Args:
+        node: Any formula; variables count as at most their largest sample value.
+
+    Returns:
+        Bits, at least 0; an estimate for protection, not a proof.
+
+    Raises:
+        TooLarge: The bound exceeds ``MAX_SYMBOLIC_BITS``.
+
+    Example:
+        >>> magnitude(Apply("pow", (Number(Fraction(2)), Symbol("n")))) < 30
+        True
+    """
+    value = exact_value(node)
+    if value is not None:
+        bits = math.log2(max(abs(value.numerator), value.denominator))
+    elif isinstance(node, Apply):
+        bits = _combined(node.op, [magnitude(argument) for argument in node.args], node.args)
+    else:
+        bits = math.log2(LARGEST_INTEGER_SAMPLE if node.name in INTEGER_NAMES else LARGEST_REAL_SAMPLE)
+    if bits > MAX_SYMBOLIC_BITS:
+        raise TooLarge(f"formula would need {bits:.3g} bits")
+    return bits
+
+
+def decimal_step(node: Node) -> Fraction | None:
+    """Return the unit of the last written place of a decimal, or None when the formula is no decimal literal.
+
+    Signs, a percent mark and a power of ten behind the literal are allowed: ``1.2`` has step 1/10, ``1.2 * 10^-3`` has 1/10000.
+
+    Example:
+        >>> decimal_step(Number(Fraction(3, 2), places=1))
+        Fraction(1, 10)
+        >>> decimal_step(Number(Fraction(3, 2))) is None
+        True
+    """
+    if isinstance(node, Number):
+        return None if node.places is None else Fraction(1, 10) ** node.places
+    if not isinstance(node, Apply):
+        return None
+    step = decimal_step(node.args[0])
+    if step is None or node.op == "neg":
+        return step
+    if node.op == "percent":
+        return step / 100
+    if node.op == "mul" and len(node.args) == 2 and isinstance(node.args[1], Apply):
+        power = node.args[1]
+        if power.op == "pow" and power.args[0] == Number(Fraction(10)):
+            scale = exact_value(power)
+            return None if scale is None else step * scale
+    return None
+
+
+def rounds_to(value: Fraction, target: Fraction, step: Fraction) -> bool:
+    """Tell whether ``value`` rounded to multiples of ``step``, halves away from zero, is ``target``.
+
+    Example:
+        >>> rounds_to(Fraction(1, 3), Fraction(33, 100), Fraction(1, 100))
+        True
+        >>> rounds_to(Fraction(335, 1000), Fraction(33, 100), Fraction(1, 100))
+        False
+    """
+    steps = abs(value) / step
+    rounded = math.floor(steps + Fraction(1, 2)) * step
+    return (rounded if value >= 0 else -rounded) == target
+
+
+def _checked(value: Fraction) -> Fraction:
+    """Pass a value on unless it is too large."""
+    if value.numerator.bit_length() + value.denominator.bit_length() > MAX_RATIONAL_BITS:
+        raise TooLarge(f"number has more than {MAX_RATIONAL_BITS} bits")
+    return value
+
+
+def _refuse_above(bits: float) -> None:
+    """Raise before a number of about ``bits`` bits is formed."""
+    if bits > MAX_RATIONAL_BITS:
+        raise TooLarge(f"number would have about {bits:.3g} bits, more than {MAX_RATIONAL_BITS}")
+
+
+def _add(*terms: Fraction) -> Fraction:
+    """Add left to right, checking every partial sum."""
+    total = Fraction(0)
+    for term in terms:
+        total = _checked(total + term)
+    return total
+
+
+def _multiply(*factors: Fraction) -> Fraction:
+    """Multiply left to right, checking every partial product."""
+    product = Fraction(1)
+    for factor in factors:
+        product = _checked(product * factor)
+    return product
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    """Raise to an integer, or take a root that comes out exactly."""
+    if base in (0, 1) and exponent > 0:
+        return base
+    if base == -1 and exponent.denominator == 1:
+        return Fraction(1 if exponent.numerator % 2 == 0 else -1)
+    size = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
+    _refuse_above(size * float(min(abs(exponent), Fraction(10**12))))
+    if exponent.denominator == 1:
+        return base**exponent.numerator
+    if base < 0 or exponent.denominator > 64:
+        return None
+    top, bottom = _root(base.numerator, exponent.denominator), _root(base.denominator, exponent.denominator)
+    return None if top is None or bottom is None else Fraction(top, bottom) ** exponent.numerator
+
+
+def _root(number: int, degree: int) -> int | None:
+    """Return the exact integer root, or None."""
+    low, high = 0, 1 << (number.bit_length() // degree + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**degree <= number else (low, middle - 1)
+    return low if low**degree == number else None
+
+
+def _factorial(number: Fraction) -> Fraction | None:
+    """Form a factorial of a natural number."""
+    if number.denominator != 1 or number < 0:
+        return None
+    count = min(number.numerator, 10**12)
+    _refuse_above(count * math.log2(max(count, 1) + 1) - count)
+    return Fraction(math.factorial(count))
+
+
+def _binomial(upper: Fraction, lower: Fraction) -> Fraction | None:
+    """Form a binomial coefficient of natural numbers."""
+    if upper.denominator != 1 or lower.denominator != 1 or upper < 0 or lower < 0:
+        return None
+    shorter = max(0, min(lower.numerator, upper.numerator - lower.numerator))
+    _refuse_above(float(min(shorter, 10**12)) * max(1.0, math.log2(upper.numerator + 1) - math.log2(shorter + 1) + 1.5))
+    return Fraction(math.comb(upper.numerator, lower.numerator))
+
+
+_RULES: Final = {
+    "add": _add,
+    "mul": _multiply,
+    "neg": lambda value: -value,
+    "inv": lambda value: 1 / value,
+    "pow": _power,
+    "sqrt": lambda value: _power(value, Fraction(1, 2)),
+    "factorial": _factorial,
+    "binomial": _binomial,
+    "percent": lambda value: value / 100,
+    "abs": abs,
+    "floor": lambda value: Fraction(math.floor(value)),
+    "ceil": lambda value: Fraction(math.ceil(value)),
+}
+
+
+def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
+    """Bound the result of one operation from the bounds of its arguments."""
+    if op == "add":
+        return max(bits) + math.log2(len(bits))
+    if op == "mul":
+        return math.fsum(bits)
+    if op == "pow":
+        exponent = exact_value(args[1])
+        return bits[0] * (_two_to(bits[1]) if exponent is None else max(1.0, float(min(abs(exponent), Fraction(10**12)))))
+    if op in ("exp", "factorial", "sinh", "cosh"):
+        return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if op == "factorial" else 1.0)
+    if op == "binomial":
+        return _two_to(bits[0])
+    return max(bits) + 1
+
+
+def _two_to(bits: float) -> float:
+    """Return ``2 ** bits``, saturating."""
+    return 2.0 ** min(bits, 64.0)

@@ -1,0 +1,1 @@
+"""From tasks to rows: playing teams, scoring turns, building batches."""

@@ -1,0 +1,227 @@
+"""Plays many trajectories at once: each is its own coroutine, engines generate whatever is pending.
+
+A batch is generated when every running trajectory waits for one, so its composition depends on the game alone and two runs with
+one seed see the same batches. A trajectory that raises is recorded as failed with its cause and never as reward 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from drmas_pl.agent import Agent
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.pending import Pending
+from drmas_pl.errors import BatchError, TrainingStopped
+from drmas_pl.seeding import derive_seed
+from drmas_pl.team import Team
+from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Task, Trajectory, Turn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a collection is for; part of every derived seed.
+
+    Attributes:
+        name: ``train``, ``validation``, ``test`` …
+        seed: Run seed.
+        iteration: Training iteration; evaluation uses 0 so that every evaluation draws the same samples.
+        samples: Trajectories per task.
+        sampling: Overrides of each agent's sampling, field by field.
+    """
+
+    name: str
+    seed: int = 0
+    iteration: int = 0
+    samples: int = 1
+    sampling: Mapping[str, Any] | None = None
+
+
+class Collector:
+    """Plays a team on tasks.
+
+    Args:
+        team: Prototype; each trajectory plays a clone of it.
+        agents: Agents by name; every name in ``team.possible_agents`` must be there.
+        max_calls: Bound on LLM calls per trajectory, against teams that never end.
+        env_workers: Threads for environment steps; 0 steps in the event loop, right for environments that answer at once.
+        max_concurrent: Largest number of trajectories played at a time; None plays all.
+        retries: How often a trajectory that raised is played again from its start.
+        max_failed_share: Share of failed trajectories above which the run stops.
+
+    Raises:
+        ValueError: An agent of the team is missing.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        agents: Mapping[str, Agent],
+        *,
+        max_calls: int = 64,
+        env_workers: int = 0,
+        max_concurrent: int | None = None,
+        retries: int = 0,
+        max_failed_share: float = 0.2,
+    ) -> None:
+        missing = [name for name in team.possible_agents if name not in agents]
+        if missing:
+            raise ValueError(f"the team {type(team).__name__} needs agents {missing}, got {sorted(agents)}; add them to agents.roles")
+        self.team = team
+        self.agents = dict(agents)
+        self.max_calls = max_calls
+        self.env_workers = env_workers
+        self.max_concurrent = max_concurrent
+        self.retries = retries
+        self.max_failed_share = max_failed_share
+
+    def collect(self, tasks: Sequence[Task], engines: Mapping[str, Engine], phase: Phase) -> list[Trajectory]:
+        """Play ``phase.samples`` trajectories per task.
+
+        Args:
+            tasks: Tasks to play.
+            engines: Awake engine by agent name; agents of one worker group share one object.
+            phase: Purpose, seeds and sampling.
+
+        Returns:
+            Trajectories ordered by task, then sample.
+
+        Raises:
+            TrainingStopped: More trajectories failed than ``max_failed_share`` allows; the first cause is in the message.
+        """
+        with _Session(self, engines, phase) as session:
+            trajectories = asyncio.run(session.run([(task, sample) for task in tasks for sample in range(phase.samples)]))
+        if len(trajectories) != len(tasks) * phase.samples:
+            raise BatchError(f"expected {len(tasks)} x {phase.samples} trajectories, got {len(trajectories)}")
+        failed = [trajectory for trajectory in trajectories if trajectory.failed]
+        if failed:
+            log.warning("%d of %d trajectories failed; first cause: %s", len(failed), len(trajectories), failed[0].cause)
+        if len(failed) > self.max_failed_share * len(trajectories):
+            raise TrainingStopped(
+                f"{len(failed)} of {len(trajectories)} trajectories failed, more than max_failed_share={self.max_failed_share} allows; "
+                f"first cause (task {failed[0].task.id!r}): {failed[0].cause}"
+            )
+        return trajectories
+
+
+class _Session:
+    """One call of :meth:`Collector.collect`."""
+
+    def __init__(self, collector: Collector, engines: Mapping[str, Engine], phase: Phase) -> None:
+        self.collector, self.phase = collector, phase
+        shared = {id(engine): Pending(engine) for engine in engines.values()}
+        self.pending = {agent: shared[id(engine)] for agent, engine in engines.items()}
+        self.queues = list(shared.values())
+        self.running = self.waiting = 0
+        self.pool = ThreadPoolExecutor(collector.env_workers) if collector.env_workers else None
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+    async def run(self, jobs: Sequence[tuple[Task, int]]) -> list[Trajectory]:
+        """Play every job; generate whenever all running trajectories wait."""
+        self.all_wait = asyncio.Event()
+        places = asyncio.Semaphore(self.collector.max_concurrent or max(len(jobs), 1))
+
+        async def place(task: Task, sample: int) -> Trajectory:
+            async with places:
+                self.running += 1
+                try:
+                    return await self.play(task, sample)
+                finally:
+                    self.running -= 1
+                    self.check()
+
+        players = asyncio.gather(*(place(task, sample) for task, sample in jobs))
+        while not players.done():
+            signal = asyncio.ensure_future(self.all_wait.wait())
+            await asyncio.wait([signal, players], return_when=asyncio.FIRST_COMPLETED)
+            signal.cancel()
+            self.all_wait.clear()
+            if self.waiting and self.waiting == self.running:
+                for queue in self.queues:
+                    queue.flush()
+        return await players
+
+    def check(self) -> None:
+        """Wake the generator when nothing else can move."""
+        if self.waiting == self.running:
+            self.all_wait.set()
+
+    async def play(self, task: Task, sample: int) -> Trajectory:
+        """Play one trajectory, again after a fault, and turn what remains a fault into a record."""
+        cause = ""
+        for attempt in range(self.collector.retries + 1):
+            try:
+                return await self.attempt(task, sample, attempt)
+            except Exception as error:  # isolation: whatever environment or team code raises must cost one trajectory only
+                cause = f"{type(error).__name__}: {error}"
+                log.debug("task %s sample %d attempt %d failed", task.id, sample, attempt, exc_info=True)
+        return Trajectory(task, sample, (), 0.0, "failed", cause=cause)
+
+    async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
+        phase, team = self.phase, self.collector.team.clone()
+        seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
+        await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
+        turns: list[Turn] = []
+        counts: dict[str, int] = {}
+        reward, terminated, truncated, info = 0.0, False, False, {}
+        while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
+            turn = await self.speak(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
+            _, gained, terminated, truncated, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
+            local = float(info.get("local_reward", 0.0))
+            turns.append(replace(turn, index=len(turns), agent_index=counts.get(name, 0), local_reward=local))
+            counts[name] = counts.get(name, 0) + 1
+            reward += gained
+        success = bool(info.get("success", False)) and terminated
+        return Trajectory(task, sample, tuple(turns), reward, "terminated" if terminated else "truncated", success, info.get("metrics", {}))
+
+    async def speak(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> Turn:
+        """Have one agent sample its utterance."""
+        agent = self.collector.agents[name]
+        prompt = agent.render(team.observe(name))
+        sampling = self.sampling(agent)
+        completion = await self.generate(name, GenerationRequest(prompt.ids, sampling, seed, order))
+        text = agent.decode(completion.token_ids)
+        return Turn(
+            agent=name,
+            index=0,
+            agent_index=0,
+            prompt_ids=prompt.ids,
+            response_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            finish_reason=completion.finish_reason,
+            text=text,
+            parsed=agent.parse(text, completion.finish_reason),
+            weights_version=completion.weights_version,
+            prompt_truncated=prompt.truncated,
+            prompt_hash=hash(prompt.ids),
+        )
+
+    def sampling(self, agent: Agent) -> SamplingParams:
+        """Return the agent's sampling with the phase's overrides."""
+        return replace(agent.sampling, **self.phase.sampling) if self.phase.sampling else agent.sampling
+
+    async def generate(self, name: str, request: GenerationRequest) -> Completion:
+        self.waiting += 1
+        asyncio.get_running_loop().call_soon(self.check)
+        try:
+            return await self.pending[name].submit(request)
+        finally:
+            self.waiting -= 1
+
+    async def step(self, call: Callable[[], Any]) -> Any:
+        """Run environment code in a thread when there are threads for it."""
+        if self.pool is None:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self.pool, call)

@@ -1,0 +1,181 @@
+"""The team: whose turn it is, who sees what, and which utterance becomes the environment's action.
+
+A team is a Gymnasium wrapper around a :class:`~drmas_pl.env.TextEnv`, so one rollout loop serves every topology. Authors write
+``begin`` (who speaks first) and ``play`` (what follows from an utterance). Words follow PettingZoo: ``possible_agents``,
+``agent_selection``, ``observe``.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+import gymnasium
+
+from drmas_pl.env import TextEnv
+from drmas_pl.parsing import Grammar, Parsed
+from drmas_pl.types import Record, View
+
+Self = TypeVar("Self", bound="Team")
+OnInvalid = Literal["end", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a team makes of one utterance.
+
+    Attributes:
+        speakers: Who speaks next, in order; ignored when the episode is over afterwards.
+        action: Text for the environment, or None when the environment is not stepped.
+        records: What is added to the history before the environment answers.
+        ends: The team gives up here: the episode terminates without success.
+        local_reward: Reward of the utterance itself, given to its author alone.
+        metrics: Numbers to be averaged over trajectories.
+    """
+
+    speakers: tuple[str, ...] = ()
+    action: str | None = None
+    records: tuple[Record, ...] = ()
+    ends: bool = False
+    local_reward: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
+    """Turns a text environment into a game of several named agents.
+
+    Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`.
+
+    Args:
+        env: The world.
+        on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
+            whatever :meth:`recover` says.
+    """
+
+    possible_agents: ClassVar[tuple[str, ...]] = ()
+    grammars: ClassVar[Mapping[str, Grammar]] = {}
+
+    def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
+        super().__init__(env)
+        if on_invalid not in ("end", "continue"):
+            raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
+        self.on_invalid = on_invalid
+        self.history: list[Record] = []
+        self.question = ""
+        self.turn = 0
+        self._queue: deque[str] = deque()
+        self._metrics: dict[str, float] = {}
+
+    @abstractmethod
+    def begin(self) -> tuple[str, ...]:
+        """Reset the team's own state and return who speaks first."""
+
+    @abstractmethod
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        """Decide what follows from a *valid* utterance of ``agent``."""
+
+    def interpret(self, agent: str, parsed: Parsed) -> Parsed:
+        """Replace what the grammar said before the team acts on it, for example a missing verdict by a rejection."""
+        return parsed
+
+    def recover(self, agent: str, parsed: Parsed) -> Move:
+        """Decide what follows from an utterance that is not valid, under ``on_invalid='continue'``.
+
+        By default the environment is stepped with an empty action, which costs a turn, and the first speakers go again.
+        """
+        return Move(self.begin(), action="")
+
+    def observed(self, observation: str) -> Record:
+        """Turn an observation of the environment into a history record."""
+        return Record("env", "information", observation)
+
+    def visible(self, agent: str) -> tuple[Record, ...]:
+        """Return the records ``agent`` may see; by default all."""
+        return tuple(self.history)
+
+    @property
+    def agent_selection(self) -> str | None:
+        """Name of the agent whose turn it is; None when the episode is over."""
+        return self._queue[0] if self._queue else None
+
+    @property
+    def world(self) -> TextEnv:
+        """The innermost environment."""
+        world = self.env.unwrapped
+        assert isinstance(world, TextEnv)
+        return world
+
+    def turns_left(self) -> int | None:
+        """Environment turns that remain, this one included, when the environment declares ``max_turns``."""
+        limit = getattr(self.env.unwrapped, "max_turns", None)
+        return None if limit is None else max(int(limit) - self.turn, 0)
+
+    def observe(self, agent: str) -> View:
+        """Return what ``agent`` sees now."""
+        if agent not in self.possible_agents:
+            raise ValueError(f"unknown agent {agent!r}; this team has {list(self.possible_agents)}")
+        return View(self.question, self.visible(agent), self.turn, self.turns_left())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; ``info["agent"]`` names the first speaker."""
+        self.question, info = self.env.reset(seed=seed, options=options)
+        self.history, self.turn, self._metrics = [], 0, {}
+        self._queue = deque(self.begin())
+        return self.question, {**info, "agent": self.agent_selection}
+
+    def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play one utterance of the agent whose turn it is.
+
+        Args:
+            action: The utterance, parsed by the agent's grammar; plain text is parsed here.
+
+        Returns:
+            Observation, team reward of this step, terminated, truncated and info with ``agent`` (who speaks next),
+            ``local_reward``, ``success`` and ``metrics`` so far.
+
+        Raises:
+            RuntimeError: No episode is running.
+        """
+        agent = self.agent_selection
+        if agent is None:
+            raise RuntimeError(f"{type(self).__name__}.step called outside an episode; call reset first")
+        parsed = self.grammars[agent].parse(action) if isinstance(action, str) else action
+        self._queue.popleft()
+        move = self._decide(agent, parsed)
+        self.history.extend(move.records)
+        self._metrics.update(move.metrics)
+        observation, reward, terminated, truncated, success = "", 0.0, move.ends, False, False
+        if move.action is not None and not move.ends:
+            observation, reward, terminated, truncated, info = self.env.step(move.action)
+            self.turn += 1
+            success = bool(info.get("success", False))
+            self._metrics.update(info.get("metrics", {}))
+            self.history.append(self.observed(observation))
+        self._queue = deque() if terminated or truncated else deque((*move.speakers, *self._queue))
+        if not (self._queue or terminated or truncated):
+            raise RuntimeError(f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on")
+        return observation, float(reward), terminated, truncated, {
+            "agent": self.agent_selection,
+            "local_reward": move.local_reward,
+            "success": success,
+            "metrics": dict(self._metrics),
+        }
+
+    def clone(self: Self) -> Self:
+        """Copy team and environment state; heavy resources stay shared."""
+        twin = copy.copy(self)
+        twin.env = self.env.clone() if hasattr(self.env, "clone") else copy.deepcopy(self.env)
+        for name, value in vars(self).items():
+            if name not in ("env", "grammars"):
+                setattr(twin, name, copy.deepcopy(value))
+        return twin
+
+    def _decide(self, agent: str, parsed: Parsed) -> Move:
+        parsed = self.interpret(agent, parsed)
+        if parsed.status == "valid":
+            return self.play(agent, parsed)
+        return Move(ends=True) if self.on_invalid == "end" else self.recover(agent, parsed)

@@ -1,0 +1,1 @@
+"""The training loop: rollout, advantages, updates, validation, checkpoints."""

@@ -1,0 +1,139 @@
+"""Checkpoints: one folder per worker group and per agent, and a manifest keyed by name.
+
+::
+
+    checkpoints/iteration-000090/
+        manifest.json             iteration, seed, data fingerprints, which agent belongs to which group, trainer state
+        groups/<group>/           Transformers folder, optimizer.pt, group.json
+        agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
+    checkpoints/last              name of the newest checkpoint
+
+A checkpoint is written beside its final name and renamed, so a folder with that name is always whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drmas_pl.errors import CheckpointError
+from drmas_pl.workers.group import WorkerGroup
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself.
+
+    Attributes:
+        iteration: Completed iterations.
+        seed: Run seed.
+        agents: Worker group by agent name.
+        templates: Hash of each agent's prompt template.
+        data: Fingerprint by split.
+        state: Further trainer state: evaluations so far and counters.
+        format: Version of this layout.
+    """
+
+    iteration: int
+    seed: int
+    agents: Mapping[str, str]
+    templates: Mapping[str, str]
+    data: Mapping[str, str]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def save_checkpoint(folder: Path, groups: Mapping[str, WorkerGroup], manifest: Manifest) -> Path:
+    """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it."""
+    target = folder / f"iteration-{manifest.iteration:06d}"
+    partial = folder / f".writing-{target.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name, group in groups.items():
+        group.save(partial / "groups" / name)
+        for agent in group.agents.values():
+            agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
+    (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(partial, target)
+    write_atomically(folder / "last", target.name)
+    return target
+
+
+def prune_checkpoints(folder: Path, keep: set[str]) -> None:
+    """Delete every checkpoint whose name is not in ``keep``."""
+    for path in folder.glob("iteration-*"):
+        if path.name not in keep:
+            shutil.rmtree(path)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint folder meant by ``path``: a checkpoint, a ``checkpoints`` folder or a run folder (its last one).
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    start = Path(path)
+    for candidate in (start, start / "checkpoints"):
+        if (candidate / MANIFEST).is_file():
+            return candidate
+        pointer = candidate / "last"
+        if pointer.is_file():
+            return candidate / pointer.read_text().strip()
+    raise CheckpointError(f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a checkpoint's manifest.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another format.
+    """
+    try:
+        record = json.loads((path / MANIFEST).read_text())
+        manifest = Manifest(**record)
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); choose another one of the run") from error
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it")
+    return manifest
+
+
+def load_checkpoint(path: Path, groups: Mapping[str, WorkerGroup], *, data: Mapping[str, str], allow_changed_data: bool = False) -> Manifest:
+    """Restore every worker group by name.
+
+    Args:
+        path: Checkpoint folder.
+        groups: Groups of the run; the order of agents and groups does not matter.
+        data: Fingerprint by split of the run's data.
+        allow_changed_data: Accept other data than the checkpoint was trained on.
+
+    Raises:
+        CheckpointError: Agents or groups differ, data changed, or a file does not fit.
+    """
+    manifest = read_manifest(path)
+    agents = {agent: name for name, group in groups.items() for agent in group.agents}
+    if dict(manifest.agents) != agents:
+        raise CheckpointError(f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; use the run's own agents and sharing")
+    changed = sorted(split for split, mark in manifest.data.items() if data.get(split, mark) != mark)
+    if changed and not allow_changed_data:
+        raise CheckpointError(f"the data of {changed} changed since checkpoint {path} was written; restore the files or set allow_changed_data=true")
+    for name, group in groups.items():
+        group.load(path / "groups" / name)
+    return manifest
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small text file so that readers see the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".writing-{path.name}")
+    partial.write_text(text)
+    os.replace(partial, path)

@@ -1,0 +1,78 @@
+"""The run folder: everything a run leaves behind, each file whole at any moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drmas_pl.trainer.checkpoint import write_atomically
+from drmas_pl.trainer.plot import plot_run
+
+
+class RunFolder:
+    """Paths and small files of one run.
+
+    ::
+
+        config.yaml  summary.json  metrics.jsonl  plot.png
+        checkpoints/  trajectories/  logs/  skipped/
+
+    Args:
+        path: Folder of the run; created when first written to.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON record of metrics per iteration."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def plot(self) -> Path:
+        """The learning curve."""
+        return self.path / "plot.png"
+
+    def trajectories(self, phase: str, iteration: int) -> Path:
+        """File of the trajectories recorded in one phase."""
+        return self.path / "trajectories" / f"{phase}-{iteration:06d}.jsonl"
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one iteration's metrics."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return all records, oldest first; a line cut by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        records = []
+        for line in self.metrics.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                continue
+        return records
+
+    def rewind_metrics(self, iteration: int) -> None:
+        """Drop records after ``iteration``, which a resumed run will write again."""
+        kept = [record for record in self.read_metrics() if record["iteration"] <= iteration]
+        if self.metrics.exists():
+            write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+    def draw(self, agents: Sequence[str], title: str) -> None:
+        """Write ``plot.png`` from the recorded metrics."""
+        plot_run(self.read_metrics(), self.plot, agents=agents, title=title)

@@ -1,0 +1,117 @@
+"""Numbers of one collection, named ``phase/metric`` for the team and ``phase/agent/metric`` for an agent."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from drmas_pl.functional.diagnostics import amplification, global_amplification, group_health
+from drmas_pl.functional.segments import segment_mean, segment_var
+from drmas_pl.rollout.estimators import AdvantageEstimator
+from drmas_pl.rollout.table import TurnTable
+from drmas_pl.types import Trajectory, Turn
+from drmas_pl.workers.update import UpdateReport
+
+
+def mean(values: Iterable[float]) -> float:
+    """Average, 0 for nothing."""
+    items = list(values)
+    return sum(items) / len(items) if items else 0.0
+
+
+def collection_metrics(phase: str, trajectories: Sequence[Trajectory], agents: Sequence[str]) -> dict[str, float]:
+    """Summarise what was played: reward, outcomes and per agent how often and how well-formed it spoke."""
+    played = [trajectory for trajectory in trajectories if not trajectory.failed]
+    out = {
+        f"{phase}/reward": mean(trajectory.reward for trajectory in played),
+        f"{phase}/success": mean(trajectory.success for trajectory in played),
+        f"{phase}/truncated": mean(trajectory.outcome == "truncated" for trajectory in played),
+        f"{phase}/failed": mean(trajectory.failed for trajectory in trajectories),
+        f"{phase}/turns": mean(len(trajectory.turns) for trajectory in played),
+    }
+    named: defaultdict[str, list[float]] = defaultdict(list)
+    for trajectory in played:
+        for name, value in trajectory.metrics.items():
+            named[name].append(float(value))
+    out |= {f"{phase}/{name}": mean(values) for name, values in named.items()}
+    for agent in agents:
+        turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
+        out |= {f"{phase}/{agent}/{name}": value for name, value in _agent_metrics(turns, len(played)).items()}
+    return out
+
+
+def _agent_metrics(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
+    out = {"calls": len(turns) / max(trajectories, 1)}
+    if turns:
+        out |= {
+            "valid": mean(turn.parsed.valid for turn in turns),
+            "truncated": mean(turn.finish_reason == "length" for turn in turns),
+            "no_verdict": mean(turn.parsed.status == "no_verdict" for turn in turns),
+            "prompt_truncated": mean(turn.prompt_truncated for turn in turns),
+            "prompt_tokens": mean(len(turn.prompt_ids) for turn in turns),
+            "response_tokens": mean(len(turn.response_ids) for turn in turns),
+        }
+    return out
+
+
+def signal_metrics(table: TurnTable, advantage: Tensor, estimator: AdvantageEstimator) -> dict[str, float]:
+    """Explain the advantages: λ_k for the configured scopes and for a global baseline, and the health of each agent's groups.
+
+    Args:
+        table: N turns.
+        advantage: (N,) advantages the estimator gave them.
+        estimator: Its scopes are the ones explained.
+
+    Returns:
+        ``train/<agent>/…`` with ``amplification``, ``amplification_global``, ``advantage_square`` (mean A²), ``reward_mean``,
+        ``reward_std``, ``no_signal`` (share of turns with advantage 0) and the shares ``groups_all_zero``, ``groups_all_one``,
+        ``groups_all_equal`` and ``groups_singleton``. Undefined numbers are left out.
+    """
+    if not len(table):
+        return {}
+    count = len(table.names)
+    mean_group = table.scope(estimator.mean_scope)
+    std_group = None if estimator.std_scope is None else table.scope(estimator.std_scope)
+    health = group_health(table.score, table.scope(("task", "agent")), table.agent, num_agents=count)
+    advantage = advantage.to(table.score.dtype)
+    columns = {
+        "amplification": amplification(table.score, table.agent, mean_group, std_group, num_agents=count),
+        "amplification_global": global_amplification(table.score, table.agent, table.task, num_agents=count),
+        "advantage_square": segment_mean(advantage.square(), table.agent, num_groups=count),
+        "no_signal": segment_mean((advantage == 0).to(table.score.dtype), table.agent, num_groups=count),
+        "reward_mean": segment_mean(table.score, table.agent, num_groups=count),
+        "reward_std": segment_var(table.score, table.agent, ddof=0, num_groups=count).sqrt(),
+        "groups_all_zero": health.all_zero,
+        "groups_all_one": health.all_one,
+        "groups_all_equal": health.all_equal,
+        "groups_singleton": health.singleton,
+    }
+    return {
+        f"train/{agent}/{name}": value
+        for name, column in columns.items()
+        for agent, value in zip(table.names, column.tolist(), strict=True)
+        if math.isfinite(value)
+    }
+
+
+def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
+    """Name what the optimizer steps reported: ``train/<agent>/…`` and ``train/group/<group>/…``, with each agent's share of the norm."""
+    out: dict[str, float] = {}
+    for group, report in reports.items():
+        counts = {"steps": report.steps, "skipped": report.skipped, "rows": report.rows}
+        out |= {f"train/group/{group}/{name}": float(value) for name, value in {**counts, **report.group}.items()}
+        total = math.fsum(metrics["grad_norm"] for metrics in report.agents.values() if "grad_norm" in metrics)
+        for agent, metrics in report.agents.items():
+            out |= {f"train/{agent}/{name}": value for name, value in metrics.items()}
+            if total > 0 and "grad_norm" in metrics:
+                out[f"train/{agent}/grad_share"] = metrics["grad_norm"] / total
+    return out
+
+
+def calls_per_agent(trajectories: Sequence[Trajectory], agents: Sequence[str]) -> dict[str, float]:
+    """Mean number of calls per trajectory, by agent name."""
+    played = [trajectory for trajectory in trajectories if not trajectory.failed]
+    return {agent: mean(trajectory.calls(agent) for trajectory in played) for agent in agents}

@@ -1,0 +1,69 @@
+"""Settings of rollout and evaluation that the loop reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drmas_pl.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """How training trajectories are played.
+
+    Attributes:
+        samples: Trajectories per task; the size of a task's group.
+        max_calls: Bound on LLM calls per trajectory.
+        env_workers: Threads for environment steps; 0 steps in the event loop.
+        max_concurrent: Largest number of trajectories at a time; None plays all.
+        retries: How often a trajectory that raised is played again.
+        max_failed_share: Share of failed trajectories above which the run stops.
+        max_idle_iterations: Iterations in a row without any learning signal after which the run stops.
+    """
+
+    samples: int = 8
+    max_calls: int = 64
+    env_workers: int = 0
+    max_concurrent: int | None = None
+    retries: int = 0
+    max_failed_share: float = 0.2
+    max_idle_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "max_calls", "max_idle_iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.max_failed_share <= 1:
+            raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """How validation and test are played.
+
+    Attributes:
+        samples: Sampled trajectories per task, k of avg@k.
+        sampling: Overrides of each agent's sampling for the sampled pass, such as ``{"temperature": 0.6, "top_p": 0.95}``.
+        greedy: Whether a second pass at temperature 0 is played.
+        pass_at: Values of k for pass@k; those above ``samples`` are rejected.
+        every: Iterations between validations; 0 validates before and after training only.
+    """
+
+    samples: int = 1
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    greedy: bool = True
+    pass_at: tuple[int, ...] = ()
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"evaluation.samples must be at least 1, got {self.samples}")
+        if self.every < 0:
+            raise ValueError(f"evaluation.every must be at least 0, got {self.every}")
+        object.__setattr__(self, "pass_at", tuple(self.pass_at))
+        wrong = [k for k in self.pass_at if not 1 <= k <= self.samples]
+        if wrong:
+            raise ValueError(f"evaluation.pass_at holds {wrong}, but each k must be between 1 and evaluation.samples={self.samples}")
+        SamplingParams(**self.sampling)

@@ -1,0 +1,122 @@
+"""What a run remembers from iteration to iteration, and its summary."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+from drmas_pl.team import Team
+from drmas_pl.trainer.checkpoint import Manifest
+from drmas_pl.trainer.evaluate import Evaluation
+from drmas_pl.workers.group import WorkerGroup
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RunState:
+    """Counters and evaluations of a run.
+
+    Attributes:
+        iteration: Completed iterations.
+        evaluations: Scores of every validation with the ``iteration`` they were taken at, oldest first.
+        best_at: Iteration of the best sampled validation after training began.
+        best: Its score.
+        idle: Iterations in a row without learning signal.
+        seconds_before: Seconds spent by the parts of the run before the last resume.
+    """
+
+    iteration: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    best_at: int | None = None
+    best: float = float("-inf")
+    idle: int = 0
+    seconds_before: float = 0.0
+    _started: float = field(default_factory=time.perf_counter)
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent on the run so far."""
+        return self.seconds_before + time.perf_counter() - self._started
+
+    @property
+    def evaluated_at(self) -> int | None:
+        """Iteration of the newest validation."""
+        return self.evaluations[-1]["iteration"] if self.evaluations else None
+
+    def evaluated(self, result: Evaluation) -> None:
+        """Remember a validation and whether it is the best one."""
+        scores = result.scores()
+        del scores["metrics"]
+        self.evaluations.append({"iteration": self.iteration, **scores})
+        if self.iteration and result.sampled > self.best:
+            self.best, self.best_at = result.sampled, self.iteration
+
+    def manifest(self, seed: int, groups: Mapping[str, WorkerGroup], data: Mapping[str, str]) -> Manifest:
+        """Describe the run for a checkpoint."""
+        agents = {agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()}
+        state = {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}
+        return Manifest(
+            iteration=self.iteration,
+            seed=seed,
+            agents={name: group for name, (group, _) in agents.items()},
+            templates={name: _hash(repr(asdict(agent.template))) for name, (_, agent) in agents.items()},
+            data=dict(data),
+            state={**state, "best": None if self.best_at is None else self.best, "seconds_before": self.seconds},
+        )
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> RunState:
+        """Rebuild from a manifest's ``state``."""
+        restored = cls(**state)
+        restored.best = float("-inf") if restored.best_at is None else restored.best
+        return restored
+
+    def summary(self, team: Team) -> dict[str, Any]:
+        """Return the run's outcome: scores before and after, calls per agent, time and memory."""
+        first, last = self.evaluations[0], self.evaluations[-1]
+        return {
+            "metric": team.world.metric,
+            "before": first["sampled"],
+            "after": last["sampled"],
+            "before_greedy": first["greedy"],
+            "after_greedy": last["greedy"],
+            "sources_before": first["sources"],
+            "sources_after": last["sources"],
+            "calls_per_agent": last["calls"],
+            "calls_per_agent_before": first["calls"],
+            "best": None if self.best_at is None else {"iteration": self.best_at, "score": self.best},
+            "iterations": self.iteration,
+            "seconds": round(self.seconds, 1),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+        }
+
+
+def limit_batches(batches: Sequence[T], limit: int | float) -> Sequence[T]:
+    """Keep the first ``limit`` batches (int) or that share of them (float in [0, 1], at least one).
+
+    >>> limit_batches([1, 2, 3, 4], 0.5), limit_batches([1, 2, 3, 4], 1)
+    ([1, 2], [1])
+    """
+    if isinstance(limit, bool) or limit < 0 or (isinstance(limit, float) and limit > 1):
+        raise ValueError(f"limit_val_batches must be an int >= 0 or a float in [0, 1], got {limit!r}")
+    return batches[: max(int(len(batches) * limit), 1) if isinstance(limit, float) else limit]
+
+
+def peak_rss_mb() -> float:
+    """Largest resident memory of this process so far, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024) if sys.platform == "darwin" else peak / 1024
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,317 @@
+"""The loop that trains a team: rollout → advantages → updates, group by group, on Lightning Fabric.
+
+The constructor keeps the words of Lightning's Trainer. One iteration is readable in :meth:`MultiAgentTrainer.fit`; nothing else
+drives the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.pytorch.callbacks import Callback
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row
+from drmas_pl.data.module import TaskDataModule
+from drmas_pl.data.recorded import write_trajectories
+from drmas_pl.engines.base import Engine
+from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
+from drmas_pl.rollout.batching import build_rows, check_collection
+from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
+from drmas_pl.rollout.table import build_table
+from drmas_pl.seeding import derive_seed
+from drmas_pl.team import Team
+from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
+from drmas_pl.trainer.checkpoint import find_checkpoint, load_checkpoint, prune_checkpoints, save_checkpoint
+from drmas_pl.trainer.evaluate import Evaluation, evaluate
+from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.trainer.metrics import collection_metrics, signal_metrics, update_metrics
+from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.state import RunState, limit_batches
+from drmas_pl.types import Trajectory
+from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.update import UpdateReport
+
+log = logging.getLogger(__name__)
+
+
+class MultiAgentTrainer:
+    """Trains the agents of one team.
+
+    Args:
+        max_iterations: Iterations of the whole run, resumed parts included.
+        output_dir: Run folder.
+        estimator: Turns the scores of a collection into advantages.
+        rollout: How training trajectories are played.
+        evaluation: How validation is played.
+        seed: Every random number of the run derives from it.
+        accelerator: As in Lightning.
+        devices: As in Lightning; one device per process.
+        strategy: As in Lightning.
+        precision: As in Lightning.
+        callbacks: Lightning callbacks; their ``on_train_batch_end`` is called once per iteration with its metrics.
+        logger: Lightning loggers.
+        limit_val_batches: Number (int) or share (float) of validation batches, as in Lightning.
+        fast_dev_run: One iteration and one validation batch, no loggers, no checkpoint.
+        checkpoint_every: Iterations between checkpoints; 0 saves at the end and on Ctrl-C only.
+        keep_best: Besides the last checkpoint keep the one with the best sampled validation.
+        record: Phases whose trajectories are written as JSONL: ``train``, ``validation``, ``test``.
+        allow_changed_data: Resume although the data changed.
+
+    Raises:
+        ConfigError: A callback cannot work here, or the setting asks for several devices in one process.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_iterations: int,
+        output_dir: str | Path,
+        estimator: AdvantageEstimator | None = None,
+        rollout: RolloutSettings | None = None,
+        evaluation: EvaluationSettings | None = None,
+        seed: int = 0,
+        accelerator: str = "auto",
+        devices: int = 1,
+        strategy: str = "auto",
+        precision: Any = "32-true",
+        callbacks: Sequence[Callback] = (),
+        logger: Sequence[Any] = (),
+        limit_val_batches: int | float = 1.0,
+        fast_dev_run: bool = False,
+        checkpoint_every: int = 0,
+        keep_best: bool = True,
+        record: Sequence[str] = ("validation",),
+        allow_changed_data: bool = False,
+    ) -> None:
+        if max_iterations < 1:
+            raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
+        if devices != 1:
+            raise ConfigError(f"devices={devices}: one process trains on one device; this version has no multi-device run")
+        check_callbacks(callbacks)
+        self.max_iterations = 1 if fast_dev_run else max_iterations
+        self.folder = RunFolder(output_dir)
+        self.estimator = estimator or GroupNormalizer()
+        self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation or EvaluationSettings()
+        self.seed = seed
+        self.callbacks = list(callbacks)
+        self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
+        self.fast_dev_run = fast_dev_run
+        self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
+        self.record = frozenset(record)
+        self.allow_changed_data = allow_changed_data
+        self.should_stop = False
+        self.state = RunState()
+        self.fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            strategy=strategy,
+            precision=precision,
+            callbacks=self.callbacks,
+            loggers=[] if fast_dev_run else list(logger),
+        )
+        self.fabric.launch()
+
+    def fit(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> RunState:
+        """Train until ``max_iterations``, Ctrl-C or ``should_stop``, then validate, save and sum up.
+
+        Args:
+            team: Prototype of the team.
+            groups: Worker groups by name, built on this trainer's ``fabric``.
+            data: Tasks.
+            ckpt_path: Checkpoint, or run folder, to go on from.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit or has nothing left to do.
+            TrainingStopped: A guard rail ended the run.
+        """
+        self._start(team, groups, data, ckpt_path)
+        try:
+            with on_interrupt(self._request_stop):
+                if self.iteration == 0:
+                    self._validate()
+                self._call("on_train_start")
+                while self.iteration < self.max_iterations and not self.should_stop:
+                    started, index = time.perf_counter(), self.iteration
+                    torch.manual_seed(derive_seed(self.seed, "iteration", index))
+                    tasks = data.tasks_for(index)
+                    with self._engines() as engines:
+                        trajectories = self.collector.collect(tasks, engines, Phase("train", self.seed, index, self.rollout.samples))
+                    played = time.perf_counter()
+                    check_collection(trajectories, samples=self.rollout.samples, versions=self._versions())
+                    table = build_table(trajectories, self.agents)
+                    advantage = self.estimator(table)
+                    reports = self._update(build_rows(table, advantage), index)
+                    self.state.iteration += 1
+                    metrics = {
+                        **collection_metrics("train", trajectories, list(self.agents)),
+                        **signal_metrics(table, advantage, self.estimator),
+                        **update_metrics(reports),
+                        "time/rollout": played - started,
+                        "time/update": time.perf_counter() - played,
+                    }
+                    self._record("train", trajectories)
+                    self._log(metrics)
+                    self._call("on_train_batch_end", metrics, tasks, index)
+                    self._check_signal(reports)
+                    if self._due(self.evaluation.every):
+                        self._validate()
+                    if self._due(self.checkpoint_every):
+                        self._save()
+                self._call("on_train_end")
+                if self.state.evaluated_at != self.iteration:
+                    self._validate()
+                self._save()
+        except BaseException as error:
+            self._call("on_exception", error)
+            raise
+        return self._finish()
+
+    def validate(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+        """Play the validation split with the given or the checkpoint's weights."""
+        return self._evaluate_only("validation", team, groups, data, ckpt_path)
+
+    def test(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+        """Play the test split with the given or the checkpoint's weights."""
+        return self._evaluate_only("test", team, groups, data, ckpt_path)
+
+    @property
+    def iteration(self) -> int:
+        """Completed iterations."""
+        return self.state.iteration
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """Agents by name, in the team's order."""
+        found = {name: agent for group in self.groups.values() for name, agent in group.agents.items()}
+        return {name: found[name] for name in self.team.possible_agents if name in found}
+
+    def _start(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, ckpt_path: str | Path | None) -> None:
+        """Bind team, groups and data, and restore a checkpoint."""
+        self._bind(team, groups, data)
+        data.setup("fit")
+        if ckpt_path is None:
+            self.state = RunState()
+        else:
+            path = find_checkpoint(ckpt_path)
+            manifest = load_checkpoint(path, groups, data=data.fingerprints, allow_changed_data=self.allow_changed_data)
+            if manifest.seed != self.seed:
+                raise CheckpointError(f"checkpoint {path} was trained with seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
+            self.state = RunState.restore(manifest.state)
+            if self.iteration >= self.max_iterations:
+                raise CheckpointError(f"nothing left to do: {path} has {self.iteration} of {self.max_iterations} iterations; raise max_iterations")
+            self.folder.rewind_metrics(self.iteration)
+        self.state.begin()
+
+    def _bind(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule) -> None:
+        self.team, self.groups, self.data = team, dict(groups), data
+        self.should_stop = False
+        settings = self.rollout
+        self.collector = Collector(
+            team,
+            self.agents,
+            max_calls=settings.max_calls,
+            env_workers=settings.env_workers,
+            max_concurrent=settings.max_concurrent,
+            retries=settings.retries,
+            max_failed_share=settings.max_failed_share,
+        )
+        self.module = TeamModule(self.agents)
+
+    @contextmanager
+    def _engines(self) -> Iterator[dict[str, Engine]]:
+        """Wake every group's engine for a rollout phase."""
+        with ExitStack() as stack:
+            awake = {name: stack.enter_context(group.rollout()) for name, group in self.groups.items()}
+            yield {agent: awake[name] for name, group in self.groups.items() for agent in group.agents}
+
+    def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
+        """Update every trainable group on its agents' rows."""
+        reports = {}
+        for name, group in self.groups.items():
+            if group.settings.trainable:
+                own = {agent: rows[agent] for agent in group.agents if agent in rows}
+                with group.training():
+                    reports[name] = group.update(own, seed=derive_seed(self.seed, "update", index, name))
+        return reports
+
+    def _validate(self) -> None:
+        started = time.perf_counter()
+        self._call("on_validation_start")
+        result = self._play("validation")
+        self.state.evaluated(result)
+        self._log({**result.metrics, "time/validation": time.perf_counter() - started})
+        self._call("on_validation_end")
+
+    def _play(self, phase: str) -> Evaluation:
+        loader = self.data.val_dataloader() if phase == "validation" else self.data.test_dataloader()
+        limit = self.limit_val_batches if phase == "validation" else 1.0
+        tasks = [task for batch in limit_batches(list(loader), limit) for task in batch]
+        with self._engines() as engines:
+            result = evaluate(self.collector, tasks, engines, self.evaluation, phase=phase, seed=self.seed)
+        self._record(phase, result.trajectories)
+        return result
+
+    def _evaluate_only(
+        self, phase: str, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, ckpt_path: str | Path | None
+    ) -> Evaluation:
+        self._bind(team, groups, data)
+        data.setup("validate" if phase == "validation" else "test")
+        if ckpt_path is not None:
+            load_checkpoint(find_checkpoint(ckpt_path), groups, data={})
+        return self._play(phase)
+
+    def _save(self) -> None:
+        """Write a checkpoint and drop those that are neither last nor best."""
+        if self.fast_dev_run:
+            return
+        path = save_checkpoint(self.folder.checkpoints, self.groups, self.state.manifest(self.seed, self.groups, self.data.fingerprints))
+        keep = {path.name}
+        if self.keep_best and self.state.best_at is not None:
+            keep.add(f"iteration-{self.state.best_at:06d}")
+        prune_checkpoints(self.folder.checkpoints, keep)
+
+    def _finish(self) -> RunState:
+        """Write summary and plot and let every callback know."""
+        self.folder.write_summary(self.state.summary(self.team))
+        self.folder.draw(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
+        self._call("on_fit_end")
+        return self.state
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        self.folder.append_metrics({"iteration": self.iteration, **metrics})
+        self.fabric.log_dict(dict(metrics), step=self.iteration)
+
+    def _record(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
+        if phase in self.record:
+            write_trajectories(self.folder.trajectories(phase, self.iteration), trajectories)
+
+    def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
+        """Stop a run that has learnt nothing for too long."""
+        self.state.idle = 0 if any(report.steps for report in reports.values()) or not reports else self.state.idle + 1
+        if self.state.idle >= self.rollout.max_idle_iterations:
+            raise TrainingStopped(
+                f"no learning signal for {self.state.idle} iterations: every group's rewards are equal; look at the recorded trajectories, "
+                "lower the difficulty, or raise rollout.samples"
+            )
+
+    def _versions(self) -> dict[str, int]:
+        return {agent: group.weights_version for group in self.groups.values() for agent in group.agents}
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.iteration % every == 0
+
+    def _request_stop(self) -> None:
+        log.warning("stopping after this iteration; press Ctrl-C again to stop at once without saving")
+        self.should_stop = True
+
+    def _call(self, hook: str, *args: Any) -> None:
+        self.fabric.call(hook, self, self.module, *args)

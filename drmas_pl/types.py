@@ -1,0 +1,202 @@
+"""Values that flow between rollout, estimators and training.
+
+Frozen and slotted: every stage returns new values, only a worker group mutates. This module never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from drmas_pl.parsing import FinishReason, Parsed
+
+Outcome = Literal["terminated", "truncated", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem instance.
+
+    Attributes:
+        id: Unique within its data set; part of every derived seed.
+        question: What the team is asked, as plain text.
+        reference: Right answer, or several alternatives of which one suffices.
+        data_source: Name of the collection the task came from; evaluation averages per source.
+        metadata: Anything else an environment may need.
+    """
+
+    id: str
+    question: str
+    reference: tuple[str, ...] = ()
+    data_source: str = "unknown"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that happened in an episode, as teammates may see it.
+
+    Attributes:
+        author: Agent name, or ``env`` for the environment.
+        kind: What it is, for example ``solution``, ``verdict``, ``query``, ``information``; templates format by kind.
+        text: Its content.
+    """
+
+    author: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one agent is shown when it is its turn.
+
+    Attributes:
+        question: The first observation of the episode.
+        history: Records visible to this agent, oldest first.
+        turn: Index of the environment turn, from 0.
+        turns_left: Environment turns that remain including this one; None when unlimited.
+    """
+
+    question: str
+    history: tuple[Record, ...] = ()
+    turn: int = 0
+    turns_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample one response.
+
+    Attributes:
+        temperature: Divides the logits; 0 means greedy.
+        top_p: Nucleus mass in (0, 1]; 1 keeps every token.
+        top_k: Number of most likely tokens kept; -1 keeps all.
+        max_new_tokens: Largest number of sampled tokens, at least 1.
+        stop: Texts that end a response; they stay part of the sampled ids.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be >= 0, got {self.temperature}; use 0 for greedy decoding")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}; use 1 to keep every token")
+        if self.top_k != -1 and self.top_k < 1:
+            raise ValueError(f"top_k must be -1 (off) or at least 1, got {self.top_k}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+
+    @property
+    def truncates_distribution(self) -> bool:
+        """Whether tokens are drawn from a renormalised subset, so that log-probs no longer describe the sampler."""
+        return self.temperature == 0 or self.top_p < 1 or self.top_k != -1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to be continued once.
+
+    Attributes:
+        prompt_ids: Token ids of the prompt, at least one.
+        sampling: How to sample.
+        seed: Seed of this sample alone; see :func:`drmas_pl.seeding.derive_seed`.
+        order: Sort key that fixes a batch's row order, whatever order requests arrive in.
+    """
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    seed: int
+    order: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine sampled for one request.
+
+    Attributes:
+        token_ids: Sampled ids, the end token included when the model produced it.
+        logprobs: Log-probability of each sampled id at the sampling temperature, before any top-k/top-p renormalisation.
+        finish_reason: ``stop`` (end token or stop text), ``length`` or ``abort``.
+        weights_version: Version of the weights that sampled it.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    weights_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call of one agent.
+
+    Attributes:
+        agent: Name of the agent that spoke.
+        index: Position among all turns of the trajectory, from 0.
+        agent_index: Position among this agent's turns of the trajectory, from 0.
+        prompt_ids: Exactly the ids the engine was given.
+        response_ids: Exactly the ids the engine sampled.
+        logprobs: Engine log-probability of each sampled id.
+        finish_reason: Why sampling ended.
+        text: Decoded response, for people and parsers only.
+        parsed: What the agent's grammar made of the text.
+        weights_version: Version of the weights that sampled it.
+        prompt_truncated: Whether history was dropped to fit the prompt budget.
+        prompt_hash: Hash of the prompt ids; equal prompts form anchor-state groups.
+        local_reward: Reward of this turn alone, besides the team's.
+    """
+
+    agent: str
+    index: int
+    agent_index: int
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    text: str
+    parsed: Parsed
+    weights_version: int
+    prompt_truncated: bool = False
+    prompt_hash: int = 0
+    local_reward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The turns of one team on one task.
+
+    Attributes:
+        task: What was played.
+        sample: Index of this attempt among the samples of the task.
+        turns: Every call in order.
+        reward: Team reward; 0 for failed trajectories, which never enter statistics.
+        outcome: ``terminated`` by the rules, ``truncated`` by a limit, or ``failed`` by a fault.
+        success: Whether the environment counts the task as solved; a time-out never is.
+        metrics: Further numbers of environment and team.
+        cause: For failed trajectories, what went wrong.
+    """
+
+    task: Task
+    sample: int
+    turns: tuple[Turn, ...]
+    reward: float
+    outcome: Outcome
+    success: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    cause: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trajectory must stay out of every statistic."""
+        return self.outcome == "failed"
+
+    def calls(self, agent: str) -> int:
+        """Count the turns of one agent."""
+        return sum(turn.agent == agent for turn in self.turns)

@@ -1,0 +1,1 @@
+"""Worker groups: one set of weights with its optimizer, engine and lifecycle, serving one or more agents."""

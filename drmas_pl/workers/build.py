@@ -1,0 +1,127 @@
+"""From agents to worker groups: who shares weights with whom, and whether their settings agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import PurePath
+from typing import Any, Literal, get_args
+
+from lightning.fabric import Fabric
+from torch import nn
+
+from drmas_pl.agent import Agent
+from drmas_pl.engines.base import Engine
+from drmas_pl.errors import ConfigError
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.workers.group import GroupSettings, WorkerGroup
+from drmas_pl.workers.update import UpdateSettings
+
+Sharing = Literal["shared", "per_agent"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBinding:
+    """One agent and what it asks of its worker group.
+
+    Attributes:
+        agent: The agent.
+        model: Model it speaks with, as understood by :func:`drmas_pl.models.load_model`.
+        trainable: False keeps the weights fixed; the agent then never shares a group with trained ones.
+        optimizer: Optimizer settings it wants.
+        update: Update settings it wants.
+    """
+
+    agent: Agent
+    model: str
+    trainable: bool = True
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    update: UpdateSettings = field(default_factory=UpdateSettings)
+
+
+def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[str, list[AgentBinding]]:
+    """Decide which agents share weights.
+
+    With ``shared`` agents of one model share one group, frozen agents one of their own; with ``per_agent`` nobody shares.
+
+    Raises:
+        ConfigError: Two agents of one group want different settings, or two agents have one name.
+    """
+    if sharing not in get_args(Sharing):
+        raise ConfigError(f"sharing must be one of {list(get_args(Sharing))}, got {sharing!r}")
+    names = [binding.agent.name for binding in bindings]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"agent names must be unique, got {names}")
+    if sharing == "per_agent":
+        return {binding.agent.name: [binding] for binding in bindings}
+    families: dict[tuple[bool, str], list[AgentBinding]] = {}
+    for binding in bindings:
+        families.setdefault((binding.trainable, binding.model), []).append(binding)
+    groups = {}
+    for (trainable, model), members in families.items():
+        kind = "shared" if trainable else "frozen"
+        alone = sum(flag == trainable for flag, _ in families) == 1
+        short = PurePath(model.replace(":", "/")).name
+        groups[kind if alone else f"{kind}-{short}"] = members
+    if sum(map(len, groups.values())) != len(bindings):
+        raise ConfigError("two different models end in the same name; rename one folder so that their groups can be told apart")
+    for members in groups.values():
+        if members[0].trainable:
+            _check_agreement(members)
+    return groups
+
+
+def build_groups(
+    bindings: Sequence[AgentBinding],
+    *,
+    sharing: Sharing,
+    fabric: Fabric,
+    load: Callable[[str], tuple[nn.Module, Any]],
+    engine: Callable[[nn.Module, Any], Engine],
+    iterations: int = 1,
+) -> dict[str, WorkerGroup]:
+    """Load each group's model once and bind its agents.
+
+    Args:
+        bindings: Agents and what they ask for.
+        sharing: Who shares weights.
+        fabric: Places policies and scales gradients.
+        load: Returns model and tokenizer for a model name.
+        engine: Returns the engine that generates with a policy.
+        iterations: Length of the run, from which schedules know their number of steps.
+
+    Raises:
+        ConfigError: See :func:`assign_groups`.
+    """
+    groups = {}
+    for name, members in assign_groups(bindings, sharing).items():
+        first = members[0]
+        policy, tokenizer = load(first.model)
+        steps = iterations * first.update.updates_per_iteration * first.update.epochs
+        groups[name] = WorkerGroup(
+            name,
+            policy=policy,
+            tokenizer=tokenizer,
+            agents=[member.agent for member in members],
+            engine=engine(policy, tokenizer),
+            fabric=fabric,
+            settings=GroupSettings(first.optimizer, first.update, first.trainable, max(steps, 1)),
+        )
+    return groups
+
+
+def _check_agreement(members: Sequence[AgentBinding]) -> None:
+    first = members[0]
+    for other in members[1:]:
+        for mine, theirs in ((first.optimizer, other.optimizer), (first.update, other.update)):
+            for name, left, right in _differences(mine, theirs):
+                raise ConfigError(
+                    f"agents {first.agent.name!r} and {other.agent.name!r} share one set of weights but set {name} to {left!r} and {right!r}; "
+                    "set it once for both, or use sharing=per_agent"
+                )
+
+
+def _differences(left: Any, right: Any) -> Iterator[tuple[str, Any, Any]]:
+    for item in fields(left):
+        if getattr(left, item.name) != getattr(right, item.name):
+            yield item.name, getattr(left, item.name), getattr(right, item.name)

@@ -1,0 +1,207 @@
+"""A worker group: the one owner of a set of weights."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row
+from drmas_pl.engines.base import Engine
+from drmas_pl.errors import CheckpointError
+from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
+from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """What may differ between worker groups.
+
+    Attributes:
+        optimizer: Optimizer and schedule.
+        update: Minibatches, micro-batches and guard rails.
+        trainable: Whether the weights are ever updated.
+        total_steps: Known number of optimizer steps of the whole run, for the schedule.
+    """
+
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    update: UpdateSettings = field(default_factory=UpdateSettings)
+    trainable: bool = True
+    total_steps: int = 1
+
+
+class WorkerGroup:
+    """One policy with optimizer and engine, bound to the agents it serves.
+
+    Args:
+        name: Name of the group; keys its checkpoint folder and metrics.
+        policy: Causal language model; its weights are used by trainer and in-process engine alike.
+        tokenizer: Tokenizer of the model.
+        agents: Agents that speak with this policy.
+        engine: Generates with these weights.
+        fabric: Places the policy and scales gradients.
+        settings: See :class:`GroupSettings`.
+        hooks: Called on lifecycle transitions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        policy: nn.Module,
+        tokenizer: Any,
+        agents: Sequence[Agent],
+        engine: Engine,
+        fabric: Fabric,
+        settings: GroupSettings | None = None,
+        hooks: Sequence[TransitionHook] = (),
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.tokenizer = tokenizer
+        self.agents = {agent.name: agent for agent in agents}
+        self.engine = engine
+        self.fabric = fabric
+        self.settings = settings or GroupSettings()
+        self.lifecycle = Lifecycle(name, hooks=hooks)
+        self.weights_version = 0
+        self.steps = 0
+        self.skipped_in_a_row = 0
+        self.reference = self._reference()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.module: nn.Module = policy
+        if self.settings.trainable:
+            optimizer = build_optimizer(policy.parameters(), self.settings.optimizer)
+            self.module, self.optimizer = fabric.setup(policy, optimizer)
+        else:
+            policy.requires_grad_(False)
+            self.module = fabric.setup_module(policy) if any(True for _ in policy.parameters()) else policy
+        for agent in agents:
+            agent.bind(self.module, tokenizer)
+
+    @property
+    def state(self) -> State:
+        """Current lifecycle state."""
+        return self.lifecycle.state
+
+    @contextmanager
+    def rollout(self) -> Iterator[Engine]:
+        """Wake the engine with the newest weights for the duration of the block."""
+        with self.lifecycle.phase(State.ROLLOUT):
+            self.engine.wake()
+            try:
+                if self.engine.weights_version != self.weights_version:
+                    self.engine.sync(self.weights_version)
+                yield self.engine
+            finally:
+                self.engine.sleep()
+
+    @contextmanager
+    def training(self) -> Iterator[nn.Module]:
+        """Hold the policy ready for updates for the duration of the block."""
+        with self.lifecycle.phase(State.TRAINING):
+            self.module.train()
+            try:
+                yield self.module
+            finally:
+                self.module.eval()
+
+    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+        """Run the iteration's optimizer steps on the agents' rows.
+
+        Args:
+            rows: All rows by agent name; rows that cannot change the gradient count in denominators but are not computed.
+            seed: Seed of the shuffle into minibatches.
+
+        Raises:
+            LifecycleError: The group is not in its training phase.
+            TrainingStopped: Too many minibatches in a row had to be skipped.
+        """
+        self.lifecycle.require(State.TRAINING)
+        report = run_update(self, rows, seed=seed)
+        if report.steps:
+            self.weights_version += 1
+        return report
+
+    def set_rate(self) -> float:
+        """Set the learning rate of the next optimizer step and return it."""
+        assert self.optimizer is not None
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(self.steps, self.settings.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def save(self, folder: Path) -> None:
+        """Write the model as a Transformers folder, and optimizer state and counters beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.policy.save_pretrained(folder)  # type: ignore[operator]
+        self.tokenizer.save_pretrained(folder)
+        counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+        (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+        if self.optimizer is not None:
+            torch.save(self._named_optimizer_state(), folder / "optimizer.pt")
+
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote.
+
+        Raises:
+            CheckpointError: A file is missing or does not fit this group.
+        """
+        from safetensors.torch import load_file
+
+        try:
+            counters = json.loads((folder / "group.json").read_text())
+            files = sorted(folder.glob("model*.safetensors"))
+            if not files:
+                raise ValueError("no model*.safetensors in it")
+            weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+            missing, unexpected = self.policy.load_state_dict(weights, strict=False)
+            unknown = [name for name in missing if name in dict(self.policy.named_parameters())]
+            if unexpected or unknown:
+                raise ValueError(f"missing weights {unknown[:3]}, unexpected {unexpected[:3]}")
+            if self.optimizer is not None:
+                self._load_optimizer_state(torch.load(folder / "optimizer.pt", weights_only=True))
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise CheckpointError(f"checkpoint {folder} does not fit worker group {self.name!r}: {error}") from error
+        self.weights_version, self.steps = counters["weights_version"], counters["steps"]
+        self.skipped_in_a_row = counters["skipped_in_a_row"]
+        self.engine.sync(self.weights_version)
+
+    def close(self) -> None:
+        """Release the engine for good."""
+        self.lifecycle.move(State.CLOSED)
+        self.engine.close()
+
+    def _reference(self) -> nn.Module | None:
+        """Copy the starting weights when any agent's loss needs a reference policy."""
+        if not any(agent.objective.needs_reference for agent in self.agents.values()):
+            return None
+        return copy.deepcopy(self.policy).requires_grad_(False).eval()
+
+    def _parameter_names(self) -> list[str]:
+        return [name for name, parameter in self.policy.named_parameters() if parameter.requires_grad]
+
+    def _named_optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """Return optimizer state by parameter name, so that no order can mix it up."""
+        assert self.optimizer is not None
+        state = self.optimizer.state_dict()["state"]
+        return {name: state[index] for index, name in enumerate(self._parameter_names()) if index in state}
+
+    def _load_optimizer_state(self, named: Mapping[str, dict[str, Any]]) -> None:
+        assert self.optimizer is not None
+        current = self.optimizer.state_dict()
+        names = self._parameter_names()
+        if named and set(named) != set(names):
+            raise ValueError(f"optimizer state is for other parameters, for example {sorted(set(named) ^ set(names))[:3]}")
+        current["state"] = {index: named[name] for index, name in enumerate(names) if name in named}
+        self.optimizer.load_state_dict(current)

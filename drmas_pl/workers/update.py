@@ -1,0 +1,226 @@
+"""The optimizer steps of one worker group in one iteration.
+
+Rows are shuffled into minibatches; a minibatch is one optimizer step. Each is computed in micro-batches of one agent and of
+similar length under a token budget. Denominators are those of the whole minibatch, so neither the budget nor the order changes
+the gradient. A minibatch with a non-finite loss or gradient norm is not applied but dumped and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.errors import TrainingStopped
+from drmas_pl.functional.metrics import mean_metrics, merge_metrics
+from drmas_pl.policy import response_logprobs
+
+if TYPE_CHECKING:
+    from drmas_pl.workers.group import WorkerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """How an iteration's rows become optimizer steps.
+
+    Attributes:
+        updates_per_iteration: Minibatches per pass over the rows; 1 is strictly on-policy.
+        epochs: Passes over the rows.
+        max_grad_norm: Clip of the group's gradient norm.
+        micro_batch_tokens: Largest number of padded tokens computed at once; memory grows with it, results do not change.
+        old_logp: Take the ratio against the ``engine``'s log-probs or ``recompute`` them with one forward before the first step.
+        max_skips: Number of skipped minibatches in a row after which the run stops.
+        dump_folder: Where skipped minibatches are written; None writes nothing.
+    """
+
+    updates_per_iteration: int = 1
+    epochs: int = 1
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 16384
+    old_logp: Literal["engine", "recompute"] = "engine"
+    max_skips: int = 3
+    dump_folder: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("updates_per_iteration", "epochs", "micro_batch_tokens", "max_skips"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off")
+        if self.old_logp not in ("engine", "recompute"):
+            raise ValueError(f"old_logp must be engine or recompute, got {self.old_logp!r}")
+
+
+@dataclass(slots=True)
+class UpdateReport:
+    """What the optimizer steps did: counts, and means keyed by agent name and by metric."""
+
+    steps: int = 0
+    skipped: int = 0
+    rows: int = 0
+    group: dict[str, float] = field(default_factory=dict)
+    agents: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class _Means:
+    """Averages of metrics over optimizer steps or micro-batches, weighted."""
+
+    def __init__(self) -> None:
+        self.total: defaultdict[str, float] = defaultdict(float)
+        self.weight: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, values: Mapping[str, float], weight: float = 1.0) -> None:
+        for name, value in values.items():
+            self.total[name] += value * weight
+            self.weight[name] += weight
+
+    def result(self) -> dict[str, float]:
+        return {name: self.total[name] / self.weight[name] for name in self.total if self.weight[name] > 0}
+
+
+def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+    """Run every optimizer step of the iteration; see :meth:`WorkerGroup.update`."""
+    settings = group.settings.update
+    everything = [row for name in sorted(rows) for row in rows[name]]
+    report, means, agent_means = UpdateReport(), _Means(), defaultdict(_Means)
+    if not everything:
+        return report
+    everything = _with_logprobs(group, everything)
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    for minibatch in _minibatches(everything, settings, generator):
+        _step(group, minibatch, report, means, agent_means)
+    report.group = means.result()
+    report.agents = {name: means.result() for name, means in agent_means.items()}
+    return report
+
+
+def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, means: _Means, agent_means: Mapping[str, _Means]) -> None:
+    """Accumulate the gradient agent by agent, check it, clip it and step."""
+    assert group.optimizer is not None
+    settings, parameters = group.settings.update, [p for p in group.policy.parameters() if p.requires_grad]
+    group.optimizer.zero_grad(set_to_none=True)
+    computed, loss = 0, 0.0
+    for name, agent in group.agents.items():
+        batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
+        if batches:
+            agent_loss, norm = _accumulate(group, agent, batches, parameters, agent_means[name])
+            agent_means[name].add({"loss": agent_loss, "grad_norm": norm})
+            loss, computed = loss + agent_loss, computed + sum(map(len, batches))
+    report.rows += computed
+    if not computed:
+        return
+    norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        _skip(group, minibatch, report)
+        return
+    if norm == 0:
+        return
+    rate = group.set_rate()
+    group.fabric.clip_gradients(group.module, group.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False)
+    group.optimizer.step()
+    group.optimizer.zero_grad(set_to_none=True)
+    group.steps, group.skipped_in_a_row, report.steps = group.steps + 1, 0, report.steps + 1
+    means.add({"loss": loss, "grad_norm": norm, "lr": rate, "clipped": float(norm > settings.max_grad_norm)})
+
+
+def _accumulate(group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], means: _Means) -> tuple[float, float]:
+    """Add one agent's gradient to ``.grad``; return its loss and the norm of its own gradient."""
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    losses, metrics = [], []
+    for batch in batches:
+        out = agent.training_step(batch.to(group.fabric.device))
+        group.fabric.backward(out["loss"])
+        losses.append(float(out.pop("loss").detach()))
+        metrics.append(out)
+    means.add(mean_metrics(merge_metrics(metrics)))
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm = float(nn.utils.get_total_norm(grads)) if grads else 0.0
+    for parameter, earlier in zip(parameters, before, strict=True):
+        if earlier is not None:
+            parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
+    return math.fsum(losses), norm
+
+
+def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) -> None:
+    """Count and dump a minibatch whose loss or gradient is not finite."""
+    assert group.optimizer is not None
+    group.optimizer.zero_grad(set_to_none=True)
+    group.skipped_in_a_row, report.skipped = group.skipped_in_a_row + 1, report.skipped + 1
+    where = ""
+    if group.settings.update.dump_folder is not None:
+        path = Path(group.settings.update.dump_folder) / f"{group.name}-step{group.steps}-skip{group.skipped_in_a_row}.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save([asdict(row) for row in minibatch], path)
+        where = f"; the last one is in {path}"
+    if group.skipped_in_a_row >= group.settings.update.max_skips:
+        raise TrainingStopped(
+            f"worker group {group.name!r} skipped {group.skipped_in_a_row} minibatches in a row because loss or gradient norm was not finite{where}"
+        )
+
+
+def _minibatches(rows: Sequence[Row], settings: UpdateSettings, generator: torch.Generator) -> Iterator[list[Row]]:
+    """Yield shuffled minibatches of nearly equal size for every epoch."""
+    count = min(settings.updates_per_iteration, len(rows))
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(rows), generator=generator).tolist()
+        for index in range(count):
+            start, stop = index * len(rows) // count, (index + 1) * len(rows) // count
+            yield [rows[position] for position in order[start:stop]]
+
+
+def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: int) -> Iterator[TokenBatch]:
+    """Yield one agent's rows that matter to the gradient, packed by length under the token budget."""
+    lengths = torch.tensor([len(row.response_ids) for row in minibatch])
+    weights = torch.tensor([row.weight for row in minibatch])
+    denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
+    rows = [row for row in minibatch if row.agent == agent.name and (row.advantage != 0 or agent.objective.needs_zero_advantage_rows)]
+    for chunk in chunk_by_tokens(rows, budget):
+        yield collate(chunk, pad_id=pad_id, denominator=denominator)
+
+
+def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
+    """Group rows of similar length so that a padded chunk holds at most ``budget`` tokens (or one row)."""
+    chunk: list[Row] = []
+    prompt = response = 0
+    for row in sorted(rows, key=lambda row: (len(row.prompt_ids), len(row.response_ids), row.prompt_ids, row.response_ids)):
+        wider = max(prompt, len(row.prompt_ids)), max(response, len(row.response_ids))
+        if chunk and sum(wider) * (len(chunk) + 1) > budget:
+            yield chunk
+            chunk, wider = [], (len(row.prompt_ids), len(row.response_ids))
+        chunk.append(row)
+        prompt, response = wider
+    if chunk:
+        yield chunk
+
+
+def _with_logprobs(group: WorkerGroup, rows: list[Row]) -> list[Row]:
+    """Attach the trainer's and the reference policy's log-probs where the settings ask for them."""
+    if group.settings.update.old_logp == "recompute":
+        rows = _scored(group, group.module, rows, "old_logp")
+    if group.reference is not None:
+        rows = _scored(group, group.reference.to(group.fabric.device), rows, "ref_logp")
+    return rows
+
+
+@torch.no_grad()
+def _scored(group: WorkerGroup, policy: nn.Module, rows: Sequence[Row], name: str) -> list[Row]:
+    """Return the rows with ``name`` set to their log-probs under ``policy``."""
+    out: list[Row] = []
+    for agent in group.agents.values():
+        own = [row for row in rows if row.agent == agent.name]
+        for chunk in chunk_by_tokens(own, group.settings.update.micro_batch_tokens):
+            batch = collate(chunk, pad_id=group.tokenizer.pad_token_id, denominator=1.0).to(group.fabric.device)
+            logp: Tensor = response_logprobs(policy, batch, temperature=agent.temperature).logp
+            values = [line[: len(row.response_ids)] for line, row in zip(logp.tolist(), chunk, strict=True)]
+            out += [replace(row, **{name: tuple(line)}) for row, line in zip(chunk, values, strict=True)]
+    return out

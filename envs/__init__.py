@@ -1,0 +1,1 @@
+"""Concrete text environments, importable as `drmas_pl.envs`."""

@@ -1,0 +1,116 @@
+"""Answer questions with the help of a search engine, in the manner of Search-R1 (Jin et al., 2025, arXiv:2503.09516)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final
+
+from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.errors import RetrievalError
+from drmas_pl.retrieval import Passage, Retriever
+from drmas_pl.rewards.qa import exact_match, sub_exact_match, token_f1
+from drmas_pl.types import Task
+
+_LOG = logging.getLogger(__name__)
+_ACTION: Final = re.compile(r"\s*<(search|answer)>(.*?)</\1>\s*", re.DOTALL)
+_TAG: Final = re.compile(r"</?(?:information|search|answer)>")
+METRICS: Final = ("searches", "empty_searches", "failed_searches", "malformed_actions", "exact_match", "f1", "sub_exact_match")
+NOTHING_FOUND: Final = "No passages match this query."
+SEARCH_FAILED: Final = "The search engine failed to answer; this says nothing about the query."
+NOT_AN_ACTION: Final = "The last action was not executed: write exactly one <search>query</search> or <answer>answer</answer>."
+
+
+def inform(text: str) -> str:
+    """Wrap what the environment says in its own tag, which models may read but not write.
+
+    >>> inform("Lyon: It is a city in France.")
+    '<information>Lyon: It is a city in France.</information>'
+    """
+    return f"<information>{text}</information>"
+
+
+def show_passages(passages: Iterable[Passage], limit: int) -> str:
+    """List passages one per line as ``title: text``, cut to ``limit`` characters; protocol tags inside them are dropped.
+
+    >>> show_passages([Passage("1", "Lyon", "It is a city in France.", 2.0), Passage("2", "", "Untitled.", 1.0)], 100)
+    'Lyon: It is a city in France.\\nUntitled.'
+    """
+    lines = (f"{passage.title}: {passage.text}" if passage.title else passage.text for passage in passages)
+    return _TAG.sub("", "\n".join(" ".join(line.split()) for line in lines))[:limit].rstrip()
+
+
+class SearchEnv(TextEnv):
+    """Executes ``<search>query</search>`` and grades ``<answer>answer</answer>``.
+
+    A search is answered by ``<information>`` with the best passages. An answer ends the episode with reward 1 if it matches one of
+    the references exactly after normalisation, else 0; nothing but the answer itself is graded. Anything else is not executed but
+    takes a turn. After ``max_turns`` turns without an answer the episode is truncated, which is never a success.
+
+    Args:
+        retriever: Search engine, shared by all clones.
+        tasks: Tasks to draw from when ``reset`` is given none.
+        max_turns: Largest number of actions.
+        top_k: Passages per search.
+        max_information_chars: Limit of the text inside one ``<information>`` block; the closing tag always remains.
+
+    Raises:
+        ValueError: A limit is below 1.
+    """
+
+    shared: ClassVar[frozenset[str]] = frozenset({"retriever"})
+
+    def __init__(
+        self, retriever: Retriever, tasks: Sequence[Task] = (), *, max_turns: int = 4, top_k: int = 3, max_information_chars: int = 4000
+    ) -> None:
+        super().__init__(tasks)
+        for name, value in (("max_turns", max_turns), ("top_k", top_k), ("max_information_chars", max_information_chars)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.retriever = retriever
+        self.max_turns, self.top_k, self.max_information_chars = max_turns, top_k, max_information_chars
+        self.begin_counts()
+
+    def begin_counts(self) -> None:
+        """Set every counter of the episode to zero."""
+        self.turns = 0
+        self.counts = dict.fromkeys(METRICS, 0.0)
+
+    def begin(self, task: Task) -> str:
+        """Show the question."""
+        self.begin_counts()
+        return task.question
+
+    def act(self, action: str) -> StepResult:
+        """Execute one action."""
+        self.turns += 1
+        match = _ACTION.fullmatch(action)
+        content = match[2].strip() if match else ""
+        if match is None or not content or _TAG.search(content):
+            self.counts["malformed_actions"] += 1
+            return self._goes_on(NOT_AN_ACTION)
+        return self._answer(content) if match[1] == "answer" else self._goes_on(self._search(content))
+
+    def _answer(self, answer: str) -> StepResult:
+        assert self.task is not None
+        references = self.task.reference
+        reward = exact_match(answer, references)
+        graded = {"exact_match": reward, "f1": token_f1(answer, references), "sub_exact_match": sub_exact_match(answer, references)}
+        return StepResult("", reward=reward, terminated=True, success=reward == 1.0, metrics={**self.counts, **graded})
+
+    def _search(self, query: str) -> str:
+        self.counts["searches"] += 1
+        try:
+            passages = self.retriever.search([query], self.top_k)[0]
+        except RetrievalError as error:
+            _LOG.warning("search failed: %s", error)
+            self.counts["failed_searches"] += 1
+            return SEARCH_FAILED
+        if not passages:
+            self.counts["empty_searches"] += 1
+            return NOTHING_FOUND
+        return show_passages(passages, self.max_information_chars)
+
+    def _goes_on(self, text: str) -> StepResult:
+        return StepResult(inform(text), truncated=self.turns >= self.max_turns, metrics=dict(self.counts))

@@ -1,0 +1,47 @@
+"""Golden prompts of the hierarchy."""
+
+import pytest
+
+from drmas_pl.agents.hierarchy import templates
+from drmas_pl.types import Record, View
+
+VIEW = View(
+    "Where is {x}?",
+    (
+        Record("search", "query", "x {history}"),
+        Record("env", "information", "<information>X: It is a city in Y.</information>"),
+        Record("search", "query", "Y"),
+        Record("env", "information", "<information>Y: big.</information>"),
+    ),
+)
+HISTORY = "<query>x {history}</query><information>X: It is a city in Y.</information><query>Y</query><information>Y: big.</information>"
+
+
+@pytest.mark.parametrize("role", ["verifier", "search", "answer"])
+def test_compact_prompt_is_tag_question_records(role: str) -> None:
+    template = getattr(templates, role.upper())["compact"]
+    assert template.text(VIEW) == f"<|{role}|>Where is {{x}}?{HISTORY}"
+    assert template.text(View("Q?")) == f"<|{role}|>Q?"
+
+
+def test_compact_prompts_grow_by_appending() -> None:
+    template = templates.SEARCH["compact"]
+    texts = [template.text(View(VIEW.question, VIEW.history[:count])) for count in range(5)]
+    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:]))
+
+
+@pytest.mark.parametrize(
+    ("role", "asked"),
+    [("verifier", "<verify>yes</verify>"), ("search", "<search>your query</search>"), ("answer", "<answer>your answer</answer>")],
+)
+def test_full_prompt_shows_question_evidence_and_form(role: str, asked: str) -> None:
+    template = getattr(templates, role.upper())["full"]
+    [message] = template.messages(VIEW)
+    assert message["role"] == "user"
+    assert message["content"].startswith(
+        "Question: Where is {x}?\n\nSearches made so far and what they returned:\n"
+        "<search>x {history}</search>\n<information>X: It is a city in Y.</information>\n<search>Y</search>\n"
+        "<information>Y: big.</information>\n\nYou are the "
+    )
+    assert asked in message["content"]
+    assert templates.NO_EVIDENCE in template.messages(View("Q?"))[0]["content"]

@@ -1,0 +1,114 @@
+"""A team of one in worlds of one and of several turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drmas_pl.agents.single import SearchActor, SingleTeam, SolutionActor, TextActor
+from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
+from drmas_pl.agents.single.team import GRAMMARS
+from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.types import Record, Task, View
+
+TASK = Task("t", "Where?", ("x",))
+
+
+class Echo(TextEnv):
+    """Repeats every action until it is told to answer."""
+
+    max_turns = 3
+
+    def begin(self, task: Task) -> str:
+        self.turns = 0
+        return task.question
+
+    def act(self, action: str) -> StepResult:
+        self.turns += 1
+        done = "answer" in action or "boxed" in action
+        return StepResult(f"heard {action}", reward=float(done), terminated=done, truncated=not done and self.turns == 3, success=done)
+
+
+def start(**settings: Any) -> SingleTeam:
+    team = SingleTeam(Echo(), **settings)
+    team.reset(options={"task": TASK})
+    return team
+
+
+def test_acts_until_the_world_ends_the_episode() -> None:
+    team = start(protocol="search")
+    _, reward, terminated, _, info = team.step("<think>hm</think><search>a</search>")
+    assert (reward, terminated, info["agent"]) == (0.0, False, "actor")
+    assert team.observe("actor") == View(
+        "Where?", (Record("actor", "action", "<search>a</search>"), Record("env", "information", "heard <search>a</search>")), 1, 2
+    )
+    _, reward, terminated, _, info = team.step("<answer>b</answer>")
+    assert (reward, terminated, info["success"], info["agent"]) == (1.0, True, True, None)
+
+
+def test_a_solution_is_one_action() -> None:
+    assert start().step(r"so \boxed{x}")[1:3] == (1.0, True)
+
+
+def test_any_text_will_do_where_it_may() -> None:
+    assert start(protocol="text").step("the answer")[1] == 1.0
+
+
+def test_unusable_utterances_end_the_episode_or_cost_a_turn() -> None:
+    assert start(protocol="search").step("nothing")[1:3] == (0.0, True)
+    team = start(protocol="search", on_invalid="continue")
+    assert team.step("nothing")[1:3] == (0.0, False)
+    assert team.turn == 1 and team.history == [Record("env", "information", "heard ")]
+
+
+def test_only_the_newest_records_are_shown() -> None:
+    team = start(protocol="search", history_length=1)
+    team.step("<search>a</search>")
+    assert [record.kind for record in team.observe("actor").history] == ["information"]
+
+
+def test_clones_part_ways() -> None:
+    team = start(protocol="search")
+    team.step("<search>a</search>")
+    twin = team.clone()
+    twin.step("<search>b</search>")
+    assert (len(team.history), len(twin.history)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"protocol": "x"}, "protocol must be one of"), ({"history_length": 0}, "history_length must be")]
+)
+def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SingleTeam(Echo(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "status"),
+    [
+        ("<search>a</search>", "stop", "valid"),
+        ("<answer>a</answer>", "stop", "valid"),
+        ("<answer>a</answer><answer>b</answer>", "stop", "malformed"),
+        ("<answer>a", "length", "truncated"),
+        ("<search>a", "length", "truncated"),
+        ("hm", "stop", "malformed"),
+    ],
+)
+def test_one_of_several_actions(text: str, finish: Any, status: str) -> None:
+    assert ChoiceGrammar(("search", "answer")).parse(text, finish).status == status
+
+
+def test_grammar_options_count() -> None:
+    assert ChoiceGrammar(("search",), think_opened=True).parse("hm</think><search>a</search>").valid
+    assert TextGrammar(think_opened=True).parse("hm</think>a").action == "a"
+    assert TextGrammar().parse("cut", "length").status == "truncated"
+    with pytest.raises(ValueError, match="at least one action"):
+        ChoiceGrammar(())
+    with pytest.raises(ValueError, match="lower-case"):
+        ChoiceGrammar(("Search",))
+
+
+def test_actors_read_words_as_the_team_does() -> None:
+    assert (SolutionActor.grammar, SearchActor.grammar, TextActor.grammar) == (GRAMMARS["solution"], GRAMMARS["search"], GRAMMARS["text"])
+    assert SolutionActor.templates["compact"].text(View("1 + 2 =")) == "1 + 2 =\nsolve: "

@@ -1,0 +1,146 @@
+"""Which tasks come when: no repetition, no loss at epoch borders, nothing remembered."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drmas_pl.data.schedule import TaskSchedule, TaskStream, split_evenly
+from drmas_pl.types import Task
+
+
+def make_tasks(*sizes: int) -> list[Task]:
+    return [Task(f"{source}-{number}", f"{source} {number}?", data_source=f"s{source}") for source, size in enumerate(sizes) for number in range(size)]
+
+
+def ids(tasks: tuple[Task, ...]) -> list[str]:
+    return [task.id for task in tasks]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 12])
+@pytest.mark.parametrize("per_iteration", [1, 2, 3, 5, 7, 12, 13, 30])
+def test_every_epoch_holds_every_number_once(size: int, per_iteration: int) -> None:
+    stream = TaskStream(size, per_iteration, seed=0)
+    drawn = [stream.draw(iteration) for iteration in range(40)]
+    flat = list(chain(*drawn))
+    assert all(len(numbers) == per_iteration for numbers in drawn)
+    for start in range(0, len(flat) - size, size):
+        assert sorted(flat[start : start + size]) == list(range(size))
+    if per_iteration <= size:
+        assert all(len(set(numbers)) == per_iteration for numbers in drawn)
+
+
+def test_an_iteration_that_ends_with_the_epoch_is_followed_by_a_new_permutation() -> None:
+    stream = TaskStream(6, 3, seed=0)
+    first, second = stream.draw(0) + stream.draw(1), stream.draw(2) + stream.draw(3)
+    assert sorted(first) == sorted(second) == list(range(6))
+    assert first != second
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    total=st.integers(1, 40),
+    seed=st.integers(0, 3),
+    asked=st.lists(st.integers(0, 120), min_size=1, max_size=5),
+)
+@settings(max_examples=150, deadline=None)
+def test_an_iteration_does_not_depend_on_what_was_asked_before(sizes: list[int], total: int, seed: int, asked: list[int]) -> None:
+    tasks = make_tasks(*sizes)
+    for balance in ("none", "data_source"):
+        walked = TaskSchedule(tasks, total, seed=seed, balance=balance)
+        for iteration in range(3):
+            walked.tasks_for(iteration)
+        for iteration in asked:
+            fresh = TaskSchedule(tasks, total, seed=seed, balance=balance).tasks_for(iteration)
+            assert walked.tasks_for(iteration) == fresh
+            assert len(fresh) == total
+            assert len(set(ids(fresh))) == total or total > len(tasks)
+
+
+def test_seed_and_iteration_change_the_draw() -> None:
+    tasks = make_tasks(50)
+    draws = {
+        tuple(ids(TaskSchedule(tasks, 10, seed=seed).tasks_for(iteration))) for seed in range(4) for iteration in range(3)
+    }
+    assert len(draws) == 12
+
+
+def test_sources_are_balanced_in_every_iteration() -> None:
+    schedule = TaskSchedule(make_tasks(300, 100), 24, seed=0, balance="data_source")
+    for iteration in range(60):
+        assert Counter(task.data_source for task in schedule.tasks_for(iteration)) == {"s0": 12, "s1": 12}
+    unbalanced = TaskSchedule(make_tasks(300, 100), 24, seed=0)
+    assert Counter(task.data_source for task in unbalanced.tasks_for(0)) != {"s0": 12, "s1": 12}
+
+
+def test_sources_take_turns_with_the_rest() -> None:
+    schedule = TaskSchedule(make_tasks(30, 30, 30), 4, seed=0, balance="data_source")
+    counts = [Counter(task.data_source for task in schedule.tasks_for(iteration)) for iteration in range(6)]
+    assert all(sorted(count.values()) == [1, 1, 2] for count in counts)
+    assert sum(counts, Counter()) == {"s0": 8, "s1": 8, "s2": 8}
+
+
+def test_fewer_tasks_than_sources_still_reach_every_source() -> None:
+    schedule = TaskSchedule(make_tasks(4, 4, 4, 4, 4), 2, seed=0, balance="data_source")
+    counts = Counter(task.data_source for iteration in range(5) for task in schedule.tasks_for(iteration))
+    assert counts == {f"s{source}": 2 for source in range(5)}
+
+
+def test_sources_are_mixed_within_an_iteration() -> None:
+    drawn = TaskSchedule(make_tasks(40, 40), 24, seed=0, balance="data_source").tasks_for(0)
+    assert sorted(task.data_source for task in drawn) not in ([task.data_source for task in drawn], [task.data_source for task in drawn][::-1])
+
+
+def test_the_order_of_the_file_matters_only_within_a_source() -> None:
+    first, second = make_tasks(9), [Task("x", "x?", data_source="a")]
+    forward = TaskSchedule(first + second, 4, seed=0, balance="data_source")
+    backward = TaskSchedule(second + first, 4, seed=0, balance="data_source")
+    assert [forward.tasks_for(i) for i in range(9)] == [backward.tasks_for(i) for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "total", "expected"),
+    [
+        ([10], 4, ([4], [0])),
+        ([2, 100, 100], 10, ([2, 4, 4], [1, 2])),
+        ([1, 2, 100], 30, ([1, 2, 27], [2])),
+        ([1, 2], 3, ([1, 2], [])),
+        ([1, 2], 4, ([2, 2], [0, 1])),
+        ([5, 5, 5], 2, ([0, 0, 0], [0, 1, 2])),
+    ],
+)
+def test_draws_are_divided_as_evenly_as_the_pools_allow(sizes: list[int], total: int, expected: tuple[list[int], list[int]]) -> None:
+    assert split_evenly(sizes, total) == expected
+
+
+def test_a_late_iteration_of_a_large_set_is_found_at_once() -> None:
+    schedule = TaskSchedule(make_tasks(5000), 32, seed=0)
+    assert len(set(ids(schedule.tasks_for(100_000)))) == 32
+
+
+def test_only_two_epochs_are_remembered() -> None:
+    stream = TaskStream(10, 3, seed=0)
+    for iteration in random.Random(0).sample(range(200), 50):
+        stream.draw(iteration)
+        assert len(stream._memo) <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tasks": []}, "tasks must not be empty"),
+        ({"tasks_per_iteration": 0}, "tasks_per_iteration must be at least 1, got 0"),
+        ({"balance": "sources"}, "balance must be 'none' or 'data_source', got 'sources'"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict, message: str) -> None:
+    settings = {"tasks": make_tasks(3), "tasks_per_iteration": 2, "seed": 0, **arguments}
+    with pytest.raises(ValueError, match=message):
+        TaskSchedule(settings.pop("tasks"), settings.pop("tasks_per_iteration"), **settings)
+    with pytest.raises(ValueError, match="iteration must be at least 0, got -1"):
+        TaskSchedule(make_tasks(3), 2, seed=0).tasks_for(-1)

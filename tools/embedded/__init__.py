@@ -1,0 +1,1 @@
+"""Programs that build the data and the small models shipped with the package."""

@@ -1,0 +1,91 @@
+"""Command-line words before Hydra sees them.
+
+``env=search`` becomes ``+env=search`` since env and agents have no default; ``--config-dir`` becomes a search path; every setting
+gets ``++``, because known keys are checked by :mod:`drmas_pl.tools.launch.keys` with better messages than Hydra's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from drmas_pl.errors import ConfigError
+
+REQUIRED = ("env", "agents")
+_OVERRIDE = re.compile(r"(?P<prefix>~|\+\+?)?(?P<key>[^=~+\s][^=]*?)(?:=(?P<value>.*))?", re.DOTALL)
+
+
+def split_override(word: str) -> tuple[str, str, str | None]:
+    """Return prefix, key and value of an override.
+
+    Raises:
+        ConfigError: The word is no override.
+
+    >>> split_override("+env=search"), split_override("~logger.csv")
+    (('+', 'env', 'search'), ('~', 'logger.csv', None))
+    """
+    match = _OVERRIDE.fullmatch(word)
+    if match is None or (match["value"] is None and match["prefix"] != "~"):
+        raise ConfigError(f"cannot read {word!r}; settings look like key=value, for example seed=1")
+    return match["prefix"] or "", match["key"], match["value"]
+
+
+def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split command-line words into Hydra's flags and overrides; ``--config-dir`` turns into a search-path override.
+
+    >>> separate(["-m", "seed=1,2", "--cfg", "job"])
+    (['-m', '--cfg', 'job'], ['seed=1,2'])
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, _, given = word.partition("=")
+        if name in ("--config-dir", "-cd"):
+            folder = Path(given or next(rest, "")).resolve()
+            if not folder.is_dir():
+                raise ConfigError(f"--config-dir must name a folder, got {str(folder)!r}")
+            overrides.append(f"hydra.searchpath=[file://{folder}]")
+        elif word.startswith("-"):
+            flags.append(word)
+            if name in ("--cfg", "-c", "--package", "-p", "--info", "-i") and not given:
+                flags += [value for value in [next(rest, None)] if value is not None]
+        else:
+            overrides.append(word)
+    return flags, overrides
+
+
+def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collection[str] = ()) -> list[str]:
+    """Give every override the prefix that Hydra needs.
+
+    Args:
+        overrides: Overrides as typed.
+        groups: Names of config groups.
+        bound: Groups that already have a choice, from an experiment, so that they are replaced instead of added.
+
+    >>> rewrite(["env=search", "seed=1"], ["env"])
+    ['+env=search', '++seed=1']
+    """
+    out = []
+    for word in overrides:
+        prefix, key, value = split_override(word)
+        group = key.partition("@")[0]
+        if prefix == "~" or key.startswith("hydra"):
+            out.append(word)
+        elif group in groups:
+            out.append(f"{'+' if group in REQUIRED and group not in bound else ''}{key}={value}")
+        else:
+            out.append(f"++{key}={value}")
+    return out
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` for the closest of ``names``, or nothing.
+
+    >>> nearest("serch", ["search", "math"])
+    "; did you mean 'search'?"
+    """
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,145 @@
+"""Compose, complete and check the configuration of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException, HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from drmas_pl.errors import ConfigError
+from drmas_pl.tools.launch.arguments import REQUIRED, nearest, rewrite, split_override
+from drmas_pl.tools.launch.keys import check_keys
+
+MODULE = "drmas_pl.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the configuration offers: options by group name."""
+
+    groups: dict[str, list[str]]
+
+    @classmethod
+    def read(cls, searchpath: Sequence[str] = ()) -> Choices:
+        """List groups and options of the shipped files and of further search paths."""
+        with initialize_config_module(MODULE, version_base="1.3"):
+            compose("train", overrides=list(searchpath))
+            loader = GlobalHydra.instance().config_loader()
+            groups = loader.get_group_options("", results_filter=ObjectType.GROUP)
+            return cls({group: sorted(loader.get_group_options(group)) for group in groups if group not in ("hydra", "role")})
+
+
+def compose_run(overrides: Sequence[str], *, config_name: str = "train") -> tuple[DictConfig, list[str]]:
+    """Compose a run's configuration, with every choice and key checked.
+
+    Args:
+        overrides: Overrides as typed, without Hydra's flags.
+        config_name: Primary configuration.
+
+    Returns:
+        The configuration and the overrides in the form Hydra takes.
+
+    Raises:
+        ConfigError: A choice, a key or a value is wrong, or env or agents are not chosen.
+    """
+    searchpath = [word for word in overrides if word.startswith("hydra.searchpath")]
+    choices = Choices.read(searchpath)
+    parts = [split_override(word) for word in overrides if word not in searchpath]
+    chosen = {key.partition("@")[0]: value or "" for prefix, key, value in parts if prefix != "~" and key.partition("@")[0] in choices.groups}
+    _check_choices(chosen, choices)
+    # an experiment brings its own env and agents, which a choice on the command line replaces
+    bound = REQUIRED if chosen.get("experiment", "null") != "null" else ()
+    words = rewrite(overrides, choices.groups, bound=bound)
+    group_words = [word for word, part in zip(rewrite([w for w in overrides if w not in searchpath], choices.groups, bound=bound), parts, strict=True)
+                   if part[1].partition("@")[0] in choices.groups]
+    if not bound:
+        _require(chosen, choices)
+    reference = _compose([*searchpath, *group_words], config_name)
+    config = _compose(_first_of_each_sweep(words), config_name)
+    check_keys(_plain(config), _plain(reference))
+    return config, words
+
+
+def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
+    """Fill in the run folder; ``job`` numbers the runs of a sweep."""
+    OmegaConf.set_struct(config, False)
+    if config.output_dir is None:
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        config.output_dir = f"outputs/{config.env.name}-{config.agents.name}/{now}"
+    if job is not None:
+        config.output_dir = f"{config.output_dir}/{job}"
+    return config
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain data with every reference resolved.
+
+    Raises:
+        ConfigError: A value is missing or refers to nothing.
+    """
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from error
+
+
+def missing_choice(choices: Choices, names: Iterable[str]) -> str:
+    """Say which groups still need a choice, and what there is to choose."""
+    lines = [f"choose {' and '.join(names)}, for example: python tools/train.py +env=search +agents=hierarchy"]
+    lines += [f"  {name}: {', '.join(choices.groups[name])}" for name in REQUIRED]
+    return "\n".join([*lines, f"  experiment: {', '.join(choices.groups.get('experiment', []))}"])
+
+
+def _require(chosen: dict[str, str], choices: Choices) -> None:
+    missing = [name for name in REQUIRED if name not in chosen]
+    if missing:
+        raise ConfigError(missing_choice(choices, missing))
+
+
+def _check_choices(chosen: dict[str, str], choices: Choices) -> None:
+    for group, value in chosen.items():
+        for option in value.split(","):
+            if option != "null" and option not in choices.groups[group]:
+                raise ConfigError(f"{group} has no option {option!r}{nearest(option, choices.groups[group])} Choose from: {', '.join(choices.groups[group])}")
+
+
+def _compose(overrides: Sequence[str], config_name: str) -> DictConfig:
+    try:
+        with initialize_config_module(MODULE, version_base="1.3"):
+            return compose(config_name, overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException, ConfigCompositionException) as error:
+        raise ConfigError(_first_line(error)) from error
+
+
+def _first_of_each_sweep(words: Sequence[str]) -> list[str]:
+    """Replace a sweep by its first value, since every run of a sweep has the same keys."""
+    parser = OverridesParser.create()
+    out = []
+    for word in words:
+        try:
+            override = parser.parse_override(word)
+        except HydraException as error:
+            raise ConfigError(f"cannot read {word.lstrip('+')!r}: {_first_line(error)}") from error
+        if override.is_sweep_override():
+            prefix, key, _ = split_override(word)
+            out.append(f"{prefix}{key}={next(iter(override.sweep_string_iterator()))}")
+        else:
+            out.append(word)
+    return out
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

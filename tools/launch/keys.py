@@ -1,0 +1,119 @@
+"""Which settings exist: every key of a composed configuration must be one that somebody reads.
+
+Known are the keys of the shipped files, the fields of the settings classes, and the constructor arguments of whatever a
+``_target_`` names. Anything else, also when it was added with ``+``, is rejected with the nearest name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from hydra.utils import get_object
+
+from drmas_pl.agent import Agent
+from drmas_pl.env import TextEnv
+from drmas_pl.errors import ConfigError
+from drmas_pl.objective import PolicyObjective
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.team import Team
+from drmas_pl.tools.launch.arguments import nearest
+from drmas_pl.types import SamplingParams
+from drmas_pl.workers.update import UpdateSettings
+
+ROLE_SETTINGS = {"sampling": SamplingParams, "objective": PolicyObjective, "optimizer": OptimizerSettings, "update": UpdateSettings}
+ROLE_KEYS = ("_target_", "model", "trainable", "lr", *ROLE_SETTINGS)
+TARGET_KEYS = ("_target_", "_partial_")
+
+
+def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
+    """Reject unknown keys.
+
+    Args:
+        config: The composed configuration as plain data.
+        reference: The same composed from group choices alone; its keys are known.
+
+    Raises:
+        ConfigError: A key is unknown; the message names it and the nearest known one.
+    """
+    known = set(_paths(reference)) | set(_known(config))
+    open_nodes = tuple(_open(config))
+    for path in _paths(config):
+        if path not in known and not path.startswith(open_nodes):
+            raise ConfigError(f"unknown setting {path!r}{nearest(path, known)}")
+
+
+def import_target(path: str, where: str) -> Any:
+    """Import what a ``_target_`` names.
+
+    Raises:
+        ConfigError: It cannot be imported.
+    """
+    try:
+        return get_object(path)
+    except Exception as error:  # a user's module may raise anything while it is imported
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of an importable class") from error
+
+
+def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every node."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _known(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths that settings classes and constructors know."""
+    for prefix, node in _nodes(config):
+        target = node.get("_target_")
+        if isinstance(target, str) and target != "???":
+            parameters = _parameters(import_target(target, prefix.rstrip(".") or "config"))
+            yield from (f"{prefix}{name}" for name in (*TARGET_KEYS, *parameters))
+    for role in (config.get("agents") or {}).get("roles") or {}:
+        prefix = f"agents.roles.{role}"
+        yield prefix
+        yield from (f"{prefix}.{name}" for name in ROLE_KEYS)
+        for section, kind in ROLE_SETTINGS.items():
+            yield from (f"{prefix}.{section}.{item.name}" for item in fields(kind))
+
+
+def _open(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield prefixes below which anything goes: targets with ``**kwargs``, and mappings that are one argument's value."""
+    for prefix, node in _nodes(config):
+        target = node.get("_target_")
+        if isinstance(target, str) and target != "???":
+            thing = import_target(target, prefix.rstrip(".") or "config")
+            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in _signature(thing).values()):
+                yield prefix
+            for name, value in node.items():
+                free = isinstance(value, Mapping) and "_target_" not in value
+                if free and name in _parameters(thing) and name not in ROLE_SETTINGS:
+                    yield f"{prefix}{name}."
+
+
+def _nodes(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield prefix, node
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _nodes(value, f"{prefix}{key}.")
+
+
+def _parameters(thing: Any) -> list[str]:
+    """Return the names of the arguments."""
+    if is_dataclass(thing):
+        return [item.name for item in fields(thing)]
+    return [name for name, parameter in _signature(thing).items() if parameter.kind is not parameter.VAR_KEYWORD]
+
+
+def _signature(thing: Any) -> dict[str, inspect.Parameter]:
+    """Return call parameters; ``**kwargs`` of a constructor of ours passes them to its base, whose parameters count too."""
+    parameters = dict(inspect.signature(thing).parameters)
+    if not (inspect.isclass(thing) and issubclass(thing, (Agent, Team, TextEnv)) and "kwargs" in parameters):
+        return parameters
+    del parameters["kwargs"]
+    base = thing.__mro__[[("__init__" in vars(kind)) for kind in thing.__mro__].index(True) + 1]
+    return {**_signature(base), **parameters}

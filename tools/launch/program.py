@@ -1,0 +1,48 @@
+"""What every program shares: errors that read like sentences, exit codes, logging."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+
+USER_ERROR = 2
+RUN_ERROR = 1
+INTERRUPTED = 130
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """Run ``action`` and turn the library's errors into one message and an exit code.
+
+    Returns:
+        The action's own code; 2 for a wrong setting, 1 for a condition met at run time, 130 after Ctrl-C.
+    """
+    from drmas_pl.errors import ConfigError, DrMasError
+
+    try:
+        return action()
+    except ConfigError as error:
+        return fail(str(error), USER_ERROR)
+    except DrMasError as error:
+        return fail(str(error), RUN_ERROR)
+    except KeyboardInterrupt:
+        return fail("stopped at once; the last checkpoint is whole", INTERRUPTED)
+
+
+def fail(message: str, code: int) -> int:
+    """Print an error and return its exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def configure_logging() -> None:
+    """Show the library's own messages as plain lines and keep dependencies quiet."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root = logging.getLogger("drmas_pl")
+    root.handlers, root.propagate = [handler], False
+    root.setLevel(logging.INFO)
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "matplotlib", "bm25s"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(lightning|torch|transformers|gymnasium)\..*")

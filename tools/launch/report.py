@@ -1,0 +1,43 @@
+"""What a run prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drmas_pl.trainer.trainer import MultiAgentTrainer
+
+
+def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
+    """Return the closing table: validation before and after, calls per agent, and where everything is."""
+    summary = trainer.state.summary(trainer.team)
+    rows = [("validation", "before", "after"), (f"{summary['metric']}, sampled", _percent(summary["before"]), _percent(summary["after"]))]
+    if summary["after_greedy"] is not None:
+        rows.append((f"{summary['metric']}, greedy", _percent(summary["before_greedy"]), _percent(summary["after_greedy"])))
+    for source, scores in summary["sources_after"].items():
+        before = summary["sources_before"].get(source, {})
+        name = "greedy" if "greedy" in scores else "sampled"
+        rows.append((f"  {source}, {name}", _percent(before.get(name)), _percent(scores[name])))
+    for agent, calls in summary["calls_per_agent"].items():
+        rows.append((f"calls of {agent}", f"{summary['calls_per_agent_before'][agent]:.2f}", f"{calls:.2f}"))
+    width = max(len(row[0]) for row in rows)
+    table = [f"{name:<{width}}  {before:>7}  {after:>7}" for name, before, after in rows]
+    table.insert(1, "-" * (width + 18))
+    folder = Path(config["output_dir"])
+    places = [("logs", folder / "logs"), ("checkpoint", _checkpoint(trainer)), ("plot", trainer.folder.plot), ("summary", folder / "summary.json")]
+    done = f"{summary['iterations']} iterations in {_clock(summary['seconds'])}, peak memory {summary['peak_rss_mb'] / 1024:.1f} GB"
+    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places if path is not None)])
+
+
+def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:
+    pointer = trainer.folder.checkpoints / "last"
+    return trainer.folder.checkpoints / pointer.read_text().strip() if pointer.is_file() else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s" if seconds >= 60 else f"{seconds:.1f} s"

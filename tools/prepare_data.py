@@ -1,0 +1,176 @@
+"""Prepare tasks and passages: fetch the public sets, build a search index, or check files before a run.
+
+    drmas-prepare-data math   --output data/math
+    drmas-prepare-data search --output data/search
+    drmas-prepare-data corpus wiki-18.jsonl --index data/wiki-18.bm25s
+    drmas-prepare-data check  --train data/math/train.jsonl --validation data/math/validation.jsonl
+
+Needs no GPU and no torch. Where the hub cannot be reached, ``--local`` reads copies brought along from elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drmas_pl.errors import DataError, DrMasError
+
+if TYPE_CHECKING:
+    from drmas_pl.data.public_sets import PublicSet
+    from drmas_pl.types import Task
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if None.
+
+    Returns:
+        0 when done, 1 when something is wrong with the data or the hub.
+    """
+    arguments = build_parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except DrMasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(prog="prepare_data", description="Prepare tasks and passages for drmas_pl.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, what in (
+        ("math", "dapo_filter to train on; AIME, MATH-500, AMC, Minerva and OlympiadBench to test with"),
+        ("search", "NQ and HotpotQA"),
+    ):
+        fetch = commands.add_parser(name, help=f"fetch the public {name} sets", description=f"Fetch the public {name} sets: {what}.")
+        fetch.add_argument("--output", type=Path, required=True, help="folder for train.jsonl, validation.jsonl and test.jsonl")
+        fetch.add_argument("--validation", type=int, default=512, help="training tasks to set apart for validation (default %(default)s)")
+        fetch.add_argument("--seed", type=int, default=0, help="decides which (default %(default)s)")
+        fetch.add_argument("--local", type=Path, help="read OWNER/NAME/**/SPLIT*.parquet or .jsonl below this folder instead of the hub")
+        fetch.set_defaults(run=run_fetch, sets=name)
+    corpus = commands.add_parser("corpus", help="build a search index", description="Build a BM25 index that later runs memory-map.")
+    corpus.add_argument("corpus", type=Path, help='JSON Lines file of {"id", "contents"}')
+    corpus.add_argument("--index", type=Path, required=True, help="folder for the index")
+    corpus.add_argument("--k1", type=float, default=0.9, help="saturation of repeated words (default %(default)s)")
+    corpus.add_argument("--b", type=float, default=0.4, help="strength of length normalisation (default %(default)s)")
+    corpus.set_defaults(run=run_corpus)
+    check = commands.add_parser(
+        "check", help="check task files", description="Read task files, count and fingerprint them, and look for overlap."
+    )
+    for split in ("train", "validation", "test"):
+        check.add_argument(f"--{split}", help="file, or embedded:NAME/SPLIT")
+    check.set_defaults(run=run_check, parser=check)
+    return parser
+
+
+def run_fetch(arguments: argparse.Namespace) -> None:
+    """Fetch a family of public sets, divide them and write one file per split.
+
+    Raises:
+        DataError: The hub cannot be reached, a row does not have the known columns, or nothing is left to train on.
+    """
+    from drmas_pl.data.files import write_json_lines
+    from drmas_pl.data.public_sets import MATH, SEARCH, divide
+    from drmas_pl.data.readers import read_tasks
+
+    if arguments.validation < 0:
+        raise DataError(f"--validation must be at least 0, got {arguments.validation}")
+    rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
+    for public in MATH if arguments.sets == "math" else SEARCH:
+        found = load_hub(public) if arguments.local is None else load_local(public, arguments.local)
+        rows[public.use] += [public.convert(row, public, index) for index, row in enumerate(found)]
+    division = divide(rows["train"], rows["test"], validation_size=arguments.validation, seed=arguments.seed)
+    files = {split: arguments.output / f"{split}.jsonl" for split, found in division.rows.items() if found}
+    for split, file in files.items():
+        write_json_lines(file, division.rows[split])
+    print(f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too\n")
+    report({split: read_tasks(file) for split, file in files.items()})
+
+
+def load_hub(public: PublicSet) -> Iterable[Mapping[str, Any]]:
+    """Download one set.
+
+    Raises:
+        DataError: ``datasets`` is missing or the hub did not deliver; one line says which.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise DataError("fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local") from error
+    pattern = f"**/{public.split}*"
+    try:
+        # Naming the files keeps a split from being cast to the columns of another one.
+        rows: Iterable[Mapping[str, Any]] = load_dataset(public.hub, data_files={public.split: pattern}, split=public.split)
+    except Exception as error:  # the clients below raise errors of four libraries; to the user all mean the same
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise DataError(
+            f"the hub did not deliver {public.hub} ({reason[:160]}); check the connection, or bring a copy along and use --local"
+        ) from error
+    return rows
+
+
+def load_local(public: PublicSet, folder: Path) -> Iterable[Mapping[str, Any]]:
+    """Read a copy of one set, as the hub's download command leaves it.
+
+    Raises:
+        DataError: There is no such file, or it is unreadable.
+    """
+    from drmas_pl.data.files import JSON_LINES, PARQUET, read_rows
+
+    home = folder / public.hub
+    files = sorted(file for file in home.rglob(f"{public.split}*") if file.suffix in JSON_LINES + PARQUET)
+    if not files:
+        raise DataError(f"expected {public.split}*.parquet or {public.split}*.jsonl below {home}, got none; copy {public.hub} there")
+    return [row.values for file in files for row in read_rows(file)]
+
+
+def run_corpus(arguments: argparse.Namespace) -> None:
+    """Build or verify a persistent search index.
+
+    Raises:
+        DataError: The corpus is missing or damaged, or the index belongs to another one.
+    """
+    from drmas_pl.retrieval.bm25s import BM25sRetriever
+
+    retriever = BM25sRetriever(arguments.corpus, index=arguments.index, k1=arguments.k1, b=arguments.b)
+    print(f"{len(retriever)} passages indexed in {arguments.index}\nfingerprint {retriever.fingerprint}")
+    retriever.close()
+
+
+def run_check(arguments: argparse.Namespace) -> None:
+    """Read the given files, report on them, and make sure that they do not overlap.
+
+    Raises:
+        DataError: A file is unusable, or two splits share a question.
+    """
+    from drmas_pl.data.readers import read_tasks
+    from drmas_pl.data.splits import check_disjoint
+
+    paths = {split: path for split in ("train", "validation", "test") if (path := getattr(arguments, split)) is not None}
+    if not paths:
+        arguments.parser.error("give at least one of --train, --validation, --test")
+    tasks = {split: read_tasks(path) for split, path in paths.items()}
+    report(tasks)
+    check_disjoint(tasks.get("train", ()), tasks.get("validation", ()), test=tasks.get("test", ()))
+    if len(tasks) > 1:
+        print("\nno question stands in two splits")
+
+
+def report(splits: Mapping[str, Sequence[Task]]) -> None:
+    """Print the number of tasks per source and the fingerprint of each split."""
+    from drmas_pl.data.splits import fingerprint, source_table
+
+    print(source_table(splits), end="\n\n")
+    for split, tasks in splits.items():
+        print(f"{split:<10}  {fingerprint(tasks)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Train a team: ``python tools/train.py +env=search +agents=hierarchy [setting=value …]``.
+
+Hydra's flags work: ``--multirun seed=0,1,2``, ``--cfg job`` prints the configuration, ``--config-dir FOLDER`` adds files of your own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    import drmas_pl  # noqa: F401
+except ModuleNotFoundError as error:
+    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+
+from drmas_pl.tools.launch.program import INTERRUPTED, configure_logging, guarded
+
+USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
+
+  +env=search +agents=hierarchy     questions answered with a search engine; runs on a laptop as it is
+  +env=math +agents=loop            solver and verifier
+  experiment=paper_search           the paper's setting
+
+  seed=1  trainer.max_iterations=20  advantage=grpo  sharing=per_agent  model=smollm2-135m
+  agents.roles.verifier.trainable=false  output_dir=PATH  resume=RUN_FOLDER
+  --multirun seed=0,1,2             one run per value
+  --cfg job                         print the configuration and stop
+  --config-dir FOLDER               add configuration files of your own
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in words or "-h" in words:
+        print(USAGE, end="")
+        return 0
+    configure_logging()
+    return guarded(lambda: launch(words))
+
+
+def launch(words: Sequence[str]) -> int:
+    """Compose and check the configuration, then hand over to Hydra."""
+    from drmas_pl.tools.launch.arguments import separate
+    from drmas_pl.tools.launch.compose import MODULE, compose_run
+
+    flags, overrides = separate(words)
+    _, rewritten = compose_run(overrides)
+    import hydra
+    from omegaconf import DictConfig
+
+    codes: list[int] = []
+
+    @hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name="train")
+    def job(config: DictConfig) -> None:
+        codes.append(guarded(lambda: train(config)))
+
+    before, sys.argv = sys.argv, [sys.argv[0], *flags, *rewritten]
+    try:
+        job()
+    finally:
+        sys.argv = before
+    return max(codes, default=0)
+
+
+def train(config: Any) -> int:
+    """Train with one composed configuration and print the outcome."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    from drmas_pl.tools.launch.build import build_run
+    from drmas_pl.tools.launch.compose import complete, resolved
+    from drmas_pl.tools.launch.report import outcome
+    from drmas_pl.trainer.checkpoint import write_atomically
+    from drmas_pl.trainer.progress import ProgressBar
+
+    hydra_config = HydraConfig.get()
+    config = complete(config, job=hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None)
+    plain = resolved(config)
+    run = build_run(plain, callbacks=[ProgressBar()])
+    write_atomically(Path(plain["output_dir"]) / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+    state = run.trainer.fit(run.team, run.groups, run.data, ckpt_path=plain["resume"])
+    print(outcome(run.trainer, plain))
+    return INTERRUPTED if state.iteration < run.trainer.max_iterations else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
