@@ -192,9 +192,9 @@ class Agent(L.LightningModule):
             module, _, name = record["class"].partition(":")
             kind = getattr(importlib.import_module(module), name)
         except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
-            raise CheckpointError(f"{path} is not an agent's checkpoint folder ({error}); expected …/agents/<name> with an agent.json") from error
+            raise CheckpointError(f"{path} is not an agent's folder ({error}); expected …/agents/<name> with an agent.json") from error
         if args or not issubclass(kind, cls):
-            raise CheckpointError(f"{path} holds a {kind.__name__}, which is not a {cls.__name__}; call {kind.__name__}.load_from_checkpoint")
+            raise CheckpointError(f"{path} holds a {kind.__name__}, not a {cls.__name__}; call {kind.__name__}.load_from_checkpoint")
         agent: Agent = kind(**{**record["settings"], **overrides})
         model, tokenizer = load_model(str((path / record["model"]).resolve()))
         return agent.bind(model, tokenizer)

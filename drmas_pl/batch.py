@@ -100,7 +100,9 @@ def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBat
     for index, row in enumerate(rows):
         length = len(row.response_ids)
         if length == 0 or length != len(row.logprobs):
-            raise BatchError(f"a row of agent {row.agent!r} has {length} sampled ids and {len(row.logprobs)} log-probs; both must be equal and positive")
+            raise BatchError(
+                f"agent {row.agent!r}: {length} sampled ids and {len(row.logprobs)} log-probs; both must be equal and positive"
+            )
         start = prompt - len(row.prompt_ids)
         input_ids[index, start : prompt + length] = torch.tensor(row.prompt_ids + row.response_ids)
         attention[index, start : prompt + length] = True

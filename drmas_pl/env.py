@@ -79,8 +79,8 @@ class StepResult:
 class TextEnv(gymnasium.Env[str, str]):
     """A text environment played one task at a time.
 
-    Subclasses implement :meth:`begin` and :meth:`act`; ``metric`` is what they call the success rate. Attributes named in ``shared`` (retriever, grader pool, task list) are
-    heavy or stateless and are shared between clones; everything else is copied.
+    Subclasses implement :meth:`begin` and :meth:`act`; ``metric`` is what they call the success rate. Attributes named in
+    ``shared`` (retriever, grader pool, task list) are heavy or stateless and are shared between clones; everything else is copied.
 
     Args:
         tasks: Tasks to draw from when ``reset`` is given none.

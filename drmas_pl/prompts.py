@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from drmas_pl.errors import BatchError
+from drmas_pl.errors import BatchError, ConfigError
 from drmas_pl.types import Record, View
 
 Overflow = Literal["newest", "both_ends"]
@@ -106,7 +106,7 @@ class Template:
         if not self.chat:
             return "\n".join(message["content"] for message in messages)
         if tokenizer is None or not tokenizer.chat_template:
-            raise ValueError("this role's template is a chat, but the model's tokenizer has no chat template; choose a template with chat=false")
+            raise ConfigError("the role's template is a chat, but the model's tokenizer has no chat template; choose one with chat=false")
         options = {"add_generation_prompt": True, **self.chat_options, "tokenize": False}
         return str(tokenizer.apply_chat_template(_fold_system(messages, tokenizer), **options))
 
@@ -134,7 +134,7 @@ class Template:
             if len(ids) <= max_tokens:
                 return Prompt(tuple(ids), truncated=True)
         raise PromptOverflow(
-            f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks from the data"
+            f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks"
         )
 
     def _history(self, history: tuple[Record, ...]) -> str:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, SupportsFloat, TypeVar
 
 import gymnasium
 
@@ -60,7 +60,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     grammars: ClassVar[Mapping[str, Grammar]] = {}
 
     def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
-        super().__init__(env)
+        super().__init__(env)  # type: ignore[arg-type]
         if on_invalid not in ("end", "continue"):
             raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
         self.on_invalid = on_invalid
@@ -148,7 +148,8 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         move = self._decide(agent, parsed)
         self.history.extend(move.records)
         self._metrics.update(move.metrics)
-        observation, reward, terminated, truncated, success = "", 0.0, move.ends, False, False
+        observation, terminated, truncated, success = "", move.ends, False, False
+        reward: SupportsFloat = 0.0
         if move.action is not None and not move.ends:
             observation, reward, terminated, truncated, info = self.env.step(move.action)
             self.turn += 1
@@ -158,12 +159,18 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         self._queue = deque() if terminated or truncated else deque((*move.speakers, *self._queue))
         if not (self._queue or terminated or truncated):
             raise RuntimeError(f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on")
-        return observation, float(reward), terminated, truncated, {
-            "agent": self.agent_selection,
-            "local_reward": move.local_reward,
-            "success": success,
-            "metrics": dict(self._metrics),
-        }
+        return (
+            observation,
+            float(reward),
+            terminated,
+            truncated,
+            {
+                "agent": self.agent_selection,
+                "local_reward": move.local_reward,
+                "success": success,
+                "metrics": dict(self._metrics),
+            },
+        )
 
     def clone(self: Self) -> Self:
         """Copy team and environment state; heavy resources stay shared."""

@@ -12,10 +12,6 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from drmas_pl.engines.base import Engine
-from drmas_pl.errors import CheckFailed, EngineError
-from drmas_pl.types import Completion, GenerationRequest, SamplingParams
-
 _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -1,9 +1,9 @@
 """Prepare tasks and passages: fetch the public sets, build a search index, or check files before a run.
 
-    drmas-prepare-data math   --output data/math
-    drmas-prepare-data search --output data/search
-    drmas-prepare-data corpus wiki-18.jsonl --index data/wiki-18.bm25s
-    drmas-prepare-data check  --train data/math/train.jsonl --validation data/math/validation.jsonl
+    python tools/prepare_data.py math   --output data/math
+    python tools/prepare_data.py search --output data/search
+    python tools/prepare_data.py corpus wiki-18.jsonl --index data/wiki-18.bm25s
+    python tools/prepare_data.py check  --train data/math/train.jsonl --validation data/math/validation.jsonl
 
 Needs no GPU and no torch. Where the hub cannot be reached, ``--local`` reads copies brought along from elsewhere.
 """
@@ -11,6 +11,7 @@ Needs no GPU and no torch. Where the hub cannot be reached, ``--local`` reads co
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -104,6 +105,8 @@ def load_hub(public: PublicSet) -> Iterable[Mapping[str, Any]]:
         from datasets import load_dataset
     except ImportError as error:
         raise DataError("fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local") from error
+    # The client logs every retry; what counts is said once, below.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     pattern = f"**/{public.split}*"
     try:
         # Naming the files keeps a split from being cast to the columns of another one.

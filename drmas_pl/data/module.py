@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import lightning
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from drmas_pl.data.readers import read_tasks
@@ -143,6 +144,10 @@ class TaskDataModule(lightning.LightningDataModule):
         """Give the test tasks in order, in lists."""
         return self._evaluation_dataloader("test")
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Leave tasks where they are: they hold no tensors, and Lightning's own walk refuses frozen dataclasses."""
+        return batch
+
     def state_dict(self) -> dict[str, Any]:
         """Describe what decides the order of tasks; iterations need no cursor."""
         return {name: getattr(self, name) for name in _STATE}
@@ -189,8 +194,9 @@ class _EpochSampler(Sampler[int]):
         return self._iterations
 
     def __iter__(self) -> Iterator[int]:
+        # A generator reads the epoch at the first draw: a resuming Trainer makes the iterator before it tells the epoch.
         first = self._epoch * self._iterations
-        return iter(range(first, first + self._iterations))
+        yield from range(first, first + self._iterations)
 
 
 def _identity(batch: Any) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drmas_pl.engines.branching import Ints, branch
-from drmas_pl.engines.row_cache import RowCache
+from drmas_pl.engines.row_cache import Memory, RowCache
 from drmas_pl.engines.sampling import draw, uniform
 from drmas_pl.errors import EngineError
 from drmas_pl.parsing import FinishReason
@@ -92,6 +92,7 @@ class DecodeBatch:
         stop_token_ids: Ids that end a response.
         stop_reached: Recognises stop texts.
         device: Where the model is.
+        memory: Holds keys and values; may be shared with later batches.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class DecodeBatch:
         stop_token_ids: frozenset[int],
         stop_reached: Callable[[Sequence[int], Sequence[str]], bool],
         device: torch.device,
+        memory: Memory,
     ) -> None:
         self._forward, self._device, self._stop_reached = forward, device, stop_reached
         self._prompts = sorted(dict.fromkeys(request.prompt_ids for request in requests), key=len)
@@ -120,7 +122,7 @@ class DecodeBatch:
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
         columns = self._width + max(rooms) - 1
-        self._cache = RowCache(forward.layers, rows=len(requests), columns=columns)
+        self._cache = RowCache(forward.layers, rows=len(requests), columns=columns, memory=memory)
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)
         self.logprobs = np.zeros((len(requests), max(rooms)), dtype=np.float32)
         self.lengths = np.zeros(len(requests), dtype=np.int64)

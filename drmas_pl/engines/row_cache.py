@@ -6,6 +6,7 @@ concatenated or copied. Rows that split or close up are moved in place.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,29 +25,56 @@ class Region:
         self.first = self.last = self.origin = self.start = self.stop = 0
 
 
+class Memory:
+    """Buffers that are kept between batches, so that their pages are not requested and cleared for every one of them."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return the buffer ``name`` in the given shape; its content is arbitrary but finite.
+
+        Padding columns are read with weight 0, and 0 × NaN would not vanish.
+        """
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.numel() < size or flat.dtype != like.dtype or flat.device != like.device:
+            # free the old buffer first
+            self._flat.pop(name, None)
+            flat = None
+            self._flat[name] = flat = torch.zeros(size, dtype=like.dtype, device=like.device)
+        return flat[:size].view(shape)
+
+    def release(self) -> None:
+        """Free every buffer."""
+        self._flat.clear()
+
+
 class RowLayer(CacheLayerMixin):
     """Keys and values of one layer, (rows, heads, columns, head size).
 
     Args:
-        rows: Number of rows to allocate.
-        columns: Number of columns to allocate.
+        name: Name of this layer's buffers in ``memory``.
+        rows: Number of rows.
+        columns: Number of columns.
         region: What the forward pass writes; shared by all layers.
+        memory: Where the buffers come from.
     """
 
     is_sliding = False
     is_compileable = False
 
-    def __init__(self, rows: int, columns: int, region: Region) -> None:
+    def __init__(self, name: str, *, rows: int, columns: int, region: Region, memory: Memory) -> None:
         super().__init__()
-        self.rows, self.columns, self.region = rows, columns, region
+        self.name, self.rows, self.columns, self.region, self.memory = name, rows, columns, region, memory
         self.keys: Tensor
         self.values: Tensor
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate; zeros, because padding columns are read with weight 0 and must not hold NaN."""
-        for name, states in (("keys", key_states), ("values", value_states)):
+        """Fetch the buffers, now that the shape of the states is known."""
+        for kind, states in (("keys", key_states), ("values", value_states)):
             shape = (self.rows, states.shape[1], self.columns, states.shape[3])
-            setattr(self, name, torch.zeros(shape, dtype=states.dtype, device=states.device))
+            setattr(self, kind, self.memory.take(f"{self.name}.{kind}", shape, states))
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -84,11 +112,14 @@ class RowCache(Cache):
         layers: Number of decoder layers.
         rows: Largest number of rows.
         columns: Prompt columns plus response columns.
+        memory: Where the buffers come from.
     """
 
-    def __init__(self, layers: int, *, rows: int, columns: int) -> None:
+    def __init__(self, layers: int, *, rows: int, columns: int, memory: Memory) -> None:
         self.region = Region()
-        super().__init__(layers=[RowLayer(rows, columns, self.region) for _ in range(layers)])
+        super().__init__(
+            layers=[RowLayer(str(layer), rows=rows, columns=columns, region=self.region, memory=memory) for layer in range(layers)]
+        )
 
     def open_prefill(self, first: int, last: int, *, start: int, stop: int) -> None:
         """Let the next forward pass fill columns ``start:stop`` of rows ``first:last``; nothing precedes them."""

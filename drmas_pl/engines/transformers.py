@@ -15,7 +15,9 @@ from torch import nn
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decoding import DecodeBatch, Forward
+from drmas_pl.engines.fast_linear import fast_linear
 from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.row_cache import Memory
 from drmas_pl.engines.stopping import StopTexts
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
@@ -48,6 +50,7 @@ class TransformersEngine(Engine):
             raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
         self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
         self._stop_texts = StopTexts(tokenizer)
+        self._memory = Memory()
         self._awake = True
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -57,7 +60,7 @@ class TransformersEngine(Engine):
         rooms = [response_room(request, self.context_length) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
-        with evaluating(self.policy), torch.inference_mode():
+        with evaluating(self.policy), torch.inference_mode(), fast_linear():
             for chunk in self._chunks(order, requests, rooms):
                 batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk])
                 batch.run()
@@ -69,8 +72,9 @@ class TransformersEngine(Engine):
         self._awake = True
 
     def sleep(self) -> None:
-        """Refuse to generate and give cached accelerator memory back."""
+        """Refuse to generate and give the memory of the key-value cache back."""
         self._awake = False
+        self._memory.release()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
@@ -100,6 +104,7 @@ class TransformersEngine(Engine):
             stop_token_ids=self.stop_token_ids,
             stop_reached=self._stop_texts.reached,
             device=next(self.policy.parameters()).device,
+            memory=self._memory,
         )
 
     def _completions(self, batch: DecodeBatch) -> list[Completion]:

@@ -30,7 +30,7 @@ def amplification(
 
     ``λ_k = (σ_k² + (μ_k − m)²)/s²`` with population moments, per combination of agent, mean group and std group, averaged
     over the agent's rows. It is 1 when both groups contain the agent, and it equals the mean of the agent's squared
-    advantages (ddof 0, eps 0). Groups without signal are left out, as their advantages are 0 by rule.
+    advantages (ddof 0, eps 0). Rows of groups without signal are left out, as their advantages are 0 by rule.
 
     Args:
         score: (N,) scores.

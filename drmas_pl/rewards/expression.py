@@ -23,8 +23,8 @@ from drmas_pl.rewards.latex import Token, Unreadable
 MAX_DEPTH: Final = 40
 CONSTANTS: Final = frozenset({"pi", "e", "i", "oo"})
 FUNCTIONS: Final = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp abs sqrt".split()
-)  # fmt: skip
+    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp", "abs", "sqrt"}
+)
 _ALIASES: Final = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "infty": "oo", "infinity": "oo", "inf": "oo"}
 _INVERSES: Final = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _WORDS = re.compile("|".join(sorted(FUNCTIONS | set(_ALIASES) | {"pi", "oo"}, key=len, reverse=True)) + "|.")
@@ -334,7 +334,9 @@ class _Parser:
         token = self._tokens[self._position]
         if token.value == "|":
             return self._open_bars == 0
-        return token.value in _STARTS or (token.kind == "name" and token.value not in _CLOSERS.values() and not _NOT_SYMBOLS.fullmatch(token.value))
+        return token.value in _STARTS or (
+            token.kind == "name" and token.value not in _CLOSERS.values() and not _NOT_SYMBOLS.fullmatch(token.value)
+        )
 
     def _take(self) -> Token:
         """Consume one token."""

@@ -7,7 +7,7 @@ here decides what an answer means; different ways of *typing* the same thing are
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from drmas_pl.boxes import closing_brace
 
@@ -145,10 +145,10 @@ def tokenize(text: str, *, thousands: bool, scientific: bool) -> tuple[Token, ..
         kind = match.lastgroup
         if kind == "number":
             tokens.append(Token("number", match[0].replace(",", "")))
-        elif kind == "text":
-            tokens.append(Token("text", match[0][match[0].index("{") + 1 : -1]))
-        elif kind == "name" or kind == "letters" or kind == "op":
-            tokens.append(Token(kind, match[0]))
+        elif kind == "text" and (content := match[0][match[0].index("{") + 1 : -1]).strip():
+            tokens.append(Token("text", content))
+        elif kind in ("name", "letters", "op"):
+            tokens.append(Token(cast(Kind, kind), match[0]))
     if any(len(token.value) > MAX_DIGITS for token in tokens):
         raise Unreadable(f"a literal must have at most {MAX_DIGITS} digits")
     return tuple(tokens)
@@ -182,7 +182,9 @@ def _token_pattern(thousands: bool, scientific: bool) -> re.Pattern[str]:
     )
 
 
-_TOKENS: Final = {(thousands, scientific): _token_pattern(thousands, scientific) for thousands in (True, False) for scientific in (True, False)}
+_TOKENS: Final = {
+    (thousands, scientific): _token_pattern(thousands, scientific) for thousands in (True, False) for scientific in (True, False)
+}
 
 
 def _brace_arguments(text: str) -> str:

@@ -7,6 +7,7 @@ sizes are measured in bits before a power, factorial or binomial is formed, so t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
@@ -78,10 +79,11 @@ def magnitude(node: Node) -> float:
     value = exact_value(node)
     if value is not None:
         bits = math.log2(max(abs(value.numerator), value.denominator))
-    elif isinstance(node, Apply):
-        bits = _combined(node.op, [magnitude(argument) for argument in node.args], node.args)
-    else:
+    elif isinstance(node, Symbol):
         bits = math.log2(LARGEST_INTEGER_SAMPLE if node.name in INTEGER_NAMES else LARGEST_REAL_SAMPLE)
+    else:
+        assert isinstance(node, Apply)
+        bits = _combined(node.op, [magnitude(argument) for argument in node.args], node.args)
     if bits > MAX_SYMBOLIC_BITS:
         raise TooLarge(f"formula would need {bits:.3g} bits")
     return bits
@@ -201,7 +203,7 @@ def _binomial(upper: Fraction, lower: Fraction) -> Fraction | None:
     return Fraction(math.comb(upper.numerator, lower.numerator))
 
 
-_RULES: Final = {
+_RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
     "add": _add,
     "mul": _multiply,
     "neg": lambda value: -value,
@@ -235,4 +237,4 @@ def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
 
 def _two_to(bits: float) -> float:
     """Return ``2 ** bits``, saturating."""
-    return 2.0 ** min(bits, 64.0)
+    return math.pow(2.0, min(bits, 64.0))

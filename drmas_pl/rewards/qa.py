@@ -141,15 +141,12 @@ def grade(prediction: str, golds: str | Sequence[str], *, fold_accents: bool = F
         golds: One reference or several alternatives.
         fold_accents: See ``normalize_answer``.
 
-    Raises:
-        ValueError: ``golds`` is empty.
-
     Example:
         >>> grade("Lima", ["Lima", "Ciudad de los Reyes"]).status
         'correct'
     """
     extracted = prediction.strip()
-    if _best(golds, lambda gold: gold.strip() != "") == 0.0:
+    if not any(gold.strip() for gold in ([golds] if isinstance(golds, str) else golds)):
         return Verdict("ungradable", "unreadable reference", extracted)
     if exact_match(prediction, golds, fold_accents=fold_accents):
         return Verdict("correct", "string", extracted)

@@ -21,13 +21,15 @@ _ALIASES: Final = {
     for alias in (name, *aliases.split())
 }  # fmt: skip
 _SOFT: Final = frozenset({"degree", "dollar"})
-_NOT_UNITS: Final = frozenset(
-    "or and not no nor than then if is are be at least most more less fewer about approximately around roughly between other either both"
-    " times to the a an of for with without only exactly nearly almost over under up all any none some undefined infinity positive negative"
-    " dozen tens half third quarter mod where when real integer integers number numbers solution solutions".split()
-)
+_FUNCTION_WORDS: Final = """
+    or and not no nor than then if is are be at least most more less fewer about approximately around roughly between other either both
+    times to the a an of for with without only exactly nearly almost over under up all any none some undefined infinity positive negative
+    dozen tens half third quarter mod where when real integer integers number numbers solution solutions
+"""
+_NOT_UNITS: Final = frozenset(_FUNCTION_WORDS.split())
 _MULTIPLIERS: Final = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_WORD = re.compile(r"[^\W\d_]+|/|\^\{?\d\}?")
+_WORD = re.compile(r"[^\W\d_]+|/|\^\d")
+_POWER = re.compile(r"\s*\^\s*(?:\{\s*)?(\d)(?:\s*\})?")
 
 
 def is_unit_word(letters: str) -> bool:
@@ -55,6 +57,7 @@ def read_unit(text: str) -> str | None:
         >>> read_unit(" cm^2"), read_unit("square centimeters"), read_unit("or more")
         ('centimeter^2', 'centimeter^2', None)
     """
+    text = _POWER.sub(r"^\1", text)
     words = _WORD.findall(text)
     if not words or len(words) > 5 or re.sub(r"[\s.]", "", "".join(words)) != re.sub(r"[\s.]", "", text):
         return None
@@ -92,7 +95,7 @@ def units_agree(reference: str | None, answer: str | None) -> bool:
 def _canonical(word: str) -> str:
     """Map a spelling, a plural or an abbreviation to one name."""
     if word.startswith("^"):
-        return "^" + word.strip("^{}")
+        return word
     for form in (word, word.lower(), word.lower().removesuffix("s")):
         if form in _ALIASES:
             return _ALIASES[form]

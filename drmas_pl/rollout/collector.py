@@ -144,8 +144,8 @@ class _Session:
 
         players = asyncio.gather(*(place(task, sample) for task, sample in jobs))
         while not players.done():
-            signal = asyncio.ensure_future(self.all_wait.wait())
-            await asyncio.wait([signal, players], return_when=asyncio.FIRST_COMPLETED)
+            signal: asyncio.Future[Any] = asyncio.ensure_future(self.all_wait.wait())
+            await asyncio.wait({signal, players}, return_when=asyncio.FIRST_COMPLETED)
             signal.cancel()
             self.all_wait.clear()
             if self.waiting and self.waiting == self.running:
@@ -175,10 +175,10 @@ class _Session:
         await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
         turns: list[Turn] = []
         counts: dict[str, int] = {}
-        reward, terminated, truncated, info = 0.0, False, False, {}
+        reward, terminated, info = 0.0, False, {}
         while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
             turn = await self.speak(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
-            _, gained, terminated, truncated, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
+            _, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
             local = float(info.get("local_reward", 0.0))
             turns.append(replace(turn, index=len(turns), agent_index=counts.get(name, 0), local_reward=local))
             counts[name] = counts.get(name, 0) + 1

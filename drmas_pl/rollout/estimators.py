@@ -19,8 +19,15 @@ from drmas_pl.rollout.table import Scope, TurnTable
 class AdvantageEstimator(Protocol):
     """Anything that gives each turn of a table one advantage."""
 
-    mean_scope: tuple[Scope, ...]
-    std_scope: tuple[Scope, ...] | None
+    @property
+    def mean_scope(self) -> tuple[Scope, ...]:
+        """Columns whose equal values share a mean."""
+        ...
+
+    @property
+    def std_scope(self) -> tuple[Scope, ...] | None:
+        """Columns whose equal values share a standard deviation."""
+        ...
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages; 0 for rows without signal."""

@@ -107,7 +107,9 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def load_checkpoint(path: Path, groups: Mapping[str, WorkerGroup], *, data: Mapping[str, str], allow_changed_data: bool = False) -> Manifest:
+def load_checkpoint(
+    path: Path, groups: Mapping[str, WorkerGroup], *, data: Mapping[str, str], allow_changed_data: bool = False
+) -> Manifest:
     """Restore every worker group by name.
 
     Args:
@@ -122,10 +124,14 @@ def load_checkpoint(path: Path, groups: Mapping[str, WorkerGroup], *, data: Mapp
     manifest = read_manifest(path)
     agents = {agent: name for name, group in groups.items() for agent in group.agents}
     if dict(manifest.agents) != agents:
-        raise CheckpointError(f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; use the run's own agents and sharing")
+        raise CheckpointError(
+            f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; use the same agents and sharing"
+        )
     changed = sorted(split for split, mark in manifest.data.items() if data.get(split, mark) != mark)
     if changed and not allow_changed_data:
-        raise CheckpointError(f"the data of {changed} changed since checkpoint {path} was written; restore the files or set allow_changed_data=true")
+        raise CheckpointError(
+            f"the data of {changed} changed since checkpoint {path} was written; restore the files or set trainer.allow_changed_data=true"
+        )
     for name, group in groups.items():
         group.load(path / "groups" / name)
     return manifest

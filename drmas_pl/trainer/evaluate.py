@@ -85,7 +85,9 @@ def evaluate(
     )
 
 
-def _source_scores(source: str, sampled: Sequence[Trajectory], greedy: Sequence[Trajectory], settings: EvaluationSettings) -> dict[str, float]:
+def _source_scores(
+    source: str, sampled: Sequence[Trajectory], greedy: Sequence[Trajectory], settings: EvaluationSettings
+) -> dict[str, float]:
     own = [trajectory for trajectory in sampled if trajectory.task.data_source == source]
     scores = {"tasks": float(len({trajectory.task.id for trajectory in own})), "sampled": _avg(own)}
     if greedy:

@@ -175,11 +175,15 @@ class MultiAgentTrainer:
             raise
         return self._finish()
 
-    def validate(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+    def validate(
+        self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None
+    ) -> Evaluation:
         """Play the validation split with the given or the checkpoint's weights."""
         return self._evaluate_only("validation", team, groups, data, ckpt_path)
 
-    def test(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+    def test(
+        self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None
+    ) -> Evaluation:
         """Play the test split with the given or the checkpoint's weights."""
         return self._evaluate_only("test", team, groups, data, ckpt_path)
 
@@ -204,10 +208,11 @@ class MultiAgentTrainer:
             path = find_checkpoint(ckpt_path)
             manifest = load_checkpoint(path, groups, data=data.fingerprints, allow_changed_data=self.allow_changed_data)
             if manifest.seed != self.seed:
-                raise CheckpointError(f"checkpoint {path} was trained with seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
+                raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
             self.state = RunState.restore(manifest.state)
             if self.iteration >= self.max_iterations:
-                raise CheckpointError(f"nothing left to do: {path} has {self.iteration} of {self.max_iterations} iterations; raise max_iterations")
+                done = f"{self.iteration} of {self.max_iterations} iterations"
+                raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
             self.folder.rewind_metrics(self.iteration)
         self.state.begin()
 

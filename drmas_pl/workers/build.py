@@ -116,8 +116,8 @@ def _check_agreement(members: Sequence[AgentBinding]) -> None:
         for mine, theirs in ((first.optimizer, other.optimizer), (first.update, other.update)):
             for name, left, right in _differences(mine, theirs):
                 raise ConfigError(
-                    f"agents {first.agent.name!r} and {other.agent.name!r} share one set of weights but set {name} to {left!r} and {right!r}; "
-                    "set it once for both, or use sharing=per_agent"
+                    f"agents {first.agent.name!r} and {other.agent.name!r} share one set of weights but set {name} to {left!r} "
+                    f"and {right!r}; set it once for both, or use sharing=per_agent"
                 )
 
 

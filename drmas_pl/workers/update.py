@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,8 @@ def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: i
     """Run every optimizer step of the iteration; see :meth:`WorkerGroup.update`."""
     settings = group.settings.update
     everything = [row for name in sorted(rows) for row in rows[name]]
-    report, means, agent_means = UpdateReport(), _Means(), defaultdict(_Means)
+    report, means = UpdateReport(), _Means()
+    agent_means: defaultdict[str, _Means] = defaultdict(_Means)
     if not everything:
         return report
     everything = _with_logprobs(group, everything)
@@ -131,7 +132,9 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
     means.add({"loss": loss, "grad_norm": norm, "lr": rate, "clipped": float(norm > settings.max_grad_norm)})
 
 
-def _accumulate(group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], means: _Means) -> tuple[float, float]:
+def _accumulate(
+    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], means: _Means
+) -> tuple[float, float]:
     """Add one agent's gradient to ``.grad``; return its loss and the norm of its own gradient."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
@@ -164,7 +167,7 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
         where = f"; the last one is in {path}"
     if group.skipped_in_a_row >= group.settings.update.max_skips:
         raise TrainingStopped(
-            f"worker group {group.name!r} skipped {group.skipped_in_a_row} minibatches in a row because loss or gradient norm was not finite{where}"
+            f"worker group {group.name!r} skipped {group.skipped_in_a_row} minibatches in a row: loss or gradient norm not finite{where}"
         )
 
 
@@ -222,5 +225,6 @@ def _scored(group: WorkerGroup, policy: nn.Module, rows: Sequence[Row], name: st
             batch = collate(chunk, pad_id=group.tokenizer.pad_token_id, denominator=1.0).to(group.fabric.device)
             logp: Tensor = response_logprobs(policy, batch, temperature=agent.temperature).logp
             values = [line[: len(row.response_ids)] for line, row in zip(logp.tolist(), chunk, strict=True)]
-            out += [replace(row, **{name: tuple(line)}) for row, line in zip(chunk, values, strict=True)]
+            changes: list[dict[str, Any]] = [{name: tuple(line)} for line in values]
+            out += [replace(row, **change) for row, change in zip(chunk, changes, strict=True)]
     return out

@@ -6,11 +6,12 @@ Place in the data flow: a team argues as long as it likes, then passes one solut
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import EnvironmentFault
-from drmas_pl.rewards.math import grade
+from drmas_pl.rewards.pool import GraderPool
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.types import Task
 
@@ -20,14 +21,22 @@ SHIPPED = "embedded:math/train"
 class MathEnv(TextEnv):
     r"""Asks a question and grades one solution, whose answer stands in ``\boxed{…}``; reward 1 when right, else 0.
 
+    Grading runs under a clock in worker processes, which start when the first answer needs more than a comparison of numbers. All
+    clones share them; ``close`` ends them.
+
     Metrics of an episode: ``truncated_answer``, 1 when the solution broke off inside its answer.
 
     Args:
         tasks: Problems to draw from when ``reset`` is given none; None takes the arithmetic problems that the package ships.
+        grader_workers: Number of grading processes, at least 1.
+        grader_timeout: Seconds of work per answer, above 0.
     """
 
-    def __init__(self, tasks: Sequence[Task] | None = None) -> None:
+    shared: ClassVar[frozenset[str]] = frozenset({"grader"})
+
+    def __init__(self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0) -> None:
         super().__init__(read_tasks(SHIPPED) if tasks is None else tasks)
+        self.grader = GraderPool(workers=grader_workers, timeout=grader_timeout)
         self._judged: tuple[str, Verdict] | None = None
 
     def begin(self, task: Task) -> str:
@@ -46,12 +55,12 @@ class MathEnv(TextEnv):
 
         Raises:
             RuntimeError: No task is being played.
-            EnvironmentFault: The reference cannot be graded against, or the grader failed.
+            EnvironmentFault: The reference cannot be graded against, or the grader failed or ran out of time.
         """
         if self.task is None:
             raise RuntimeError("MathEnv.judge called before reset; there is no task to judge against")
         if self._judged is None or self._judged[0] != text:
-            self._judged = (text, grade(text, self.task.reference))
+            self._judged = (text, self.grader.grade(text, self.task.reference))
         verdict = self._judged[1]
         if verdict.status == "ungradable":
             raise EnvironmentFault(f"task {self.task.id!r} cannot be graded: {verdict.reason}; repair its reference or drop the task")
@@ -67,3 +76,8 @@ class MathEnv(TextEnv):
             success=verdict.status == "correct",
             metrics={"truncated_answer": float(verdict.status == "truncated")},
         )
+
+    def close(self) -> None:
+        """End the grading processes."""
+        self.grader.close()
+        super().close()

@@ -20,8 +20,6 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Literal
 
-import reasoning_gym
-
 Split = Literal["train", "validation", "test"]
 
 OUT = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded" / "math"
@@ -61,6 +59,8 @@ def problems(source: str, seed: int) -> Iterator[Problem]:
     Yields:
         Problems; an expression may come up more than once.
     """
+    import reasoning_gym
+
     terms, digits = LEVELS[source]
     shape = {"min_terms": terms, "max_terms": terms, "min_digits": digits, "max_digits": digits}
     stream = reasoning_gym.create_dataset("chain_sum", seed=seed, size=SEED_RANGE, **shape)

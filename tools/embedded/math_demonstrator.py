@@ -3,10 +3,11 @@ r"""Play the arithmetic tasks as a solver and a verifier who know the rules but 
 Place in the data flow: :mod:`drmas_pl.tools.embedded.math_warmup` turns these demonstrations into the tiny model. The habits are planted
 on purpose: reinforcement learning then has a mediocre team to repair, whose weaknesses are known.
 
-A *step* is one addition or subtraction, ``42 - 20 = 22``. A two-digit operand is taken in two steps, its tens and then its units. A
-solution is its steps and the boxed result; a critique is one word per step, ``ok`` or ``bad``, and the verdict that follows.
+A *step* is one addition or subtraction, ``4 - 7 = -3``. Numbers of one digit are added up from left to right; two numbers of two digits
+are taken apart: tens, units, and both results together. A solution is its steps and the boxed result. A critique works each step out
+anew, says ``ok`` or ``bad`` to what the solver wrote, and ends with the verdict that follows.
 
-Step classes, by what the step does to a running value:
+Step classes, by what the step does to its first operand:
     ``zero``   it changes sign; the bad habit is to lose the new sign
     ``carry``  a digit overflows; the bad habit is to forget the carry or the borrow
     ``plain``  neither; the bad habit is to be off by one
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 StepClass = Literal["zero", "carry", "plain"]
+Slips = Mapping[StepClass, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Step:
     """One addition or subtraction.
 
     Attributes:
-        value: Running value before the step.
+        value: First operand.
         change: What is added to it; negative for a subtraction.
         subtracts: Whether it is written with a minus sign.
         result: What the solver wrote, right or not.
@@ -48,39 +50,37 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """How often the demonstrator goes wrong.
+class Check:
+    """The verifier's opinion of one step.
 
     Attributes:
-        slip: Probability of a wrong result, per step class.
-        blind: Probability that the verifier calls a wrong step ``ok``, per step class.
-        fussy: Probability that the verifier calls a right step ``bad``, per step class.
+        written: What the solver wrote.
+        found: What the verifier gets.
     """
 
-    slip: Mapping[StepClass, float]
-    blind: Mapping[StepClass, float]
-    fussy: Mapping[StepClass, float]
+    written: int
+    found: int
+
+    @property
+    def fine(self) -> bool:
+        """Whether both agree."""
+        return self.written == self.found
+
+    def __str__(self) -> str:
+        return f"{self.found} {'ok' if self.fine else 'bad'}"
 
 
-def plan(expression: str) -> tuple[int, list[tuple[int, bool]]]:
-    """Split an expression into a start value and elementary changes.
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How often the demonstrators go wrong.
 
-    Args:
-        expression: Non-negative numbers joined by `` + `` and `` - ``, at most two digits each.
-
-    Returns:
-        The first number, and per change its signed amount and whether it is written as a subtraction.
-
-    >>> plan("42 - 25 + 3")
-    (42, [(-20, True), (-5, True), (3, False)])
+    Attributes:
+        solver: Probability of a wrong result, per step class.
+        verifier: The same for the verifier, when it works a step out anew.
     """
-    first, *rest = expression.split(" ")
-    changes: list[tuple[int, bool]] = []
-    for sign, digits in zip(rest[::2], rest[1::2], strict=True):
-        number, subtracts = int(digits), sign == "-"
-        parts = [number] if number < 10 else [number // 10 * 10, number % 10]
-        changes += [(-part if subtracts else part, subtracts) for part in parts]
-    return int(first), changes
+
+    solver: Slips
+    verifier: Slips
 
 
 def classify(value: int, change: int) -> StepClass:
@@ -111,42 +111,55 @@ def slipped(value: int, change: int, rng: random.Random) -> int:
     return result + rng.choice((-1, 1))
 
 
-def solve(expression: str, slip: Mapping[StepClass, float], rng: random.Random) -> list[Step]:
-    """Work an expression out, slipping now and then and carrying on from the wrong value."""
-    value, changes = plan(expression)
-    steps = []
-    for change, subtracts in changes:
-        slips = rng.random() < slip[classify(value, change)]
-        result = slipped(value, change, rng) if slips else value + change
-        steps.append(Step(value, change, subtracts, result))
-        value = result
-    return steps
+def solve(expression: str, slips: Slips, rng: random.Random) -> list[Step]:
+    """Work an expression out, slipping now and then and carrying on with the wrong value.
+
+    Args:
+        expression: Numbers of one digit, or two numbers of two digits, joined by `` + `` and `` - ``.
+        slips: Probability of a slip, per step class.
+        rng: Source of the slips.
+    """
+    first, *rest = expression.split(" ")
+    terms = [(int(number), sign == "-") for sign, number in zip(rest[::2], rest[1::2], strict=True)]
+    if len(first) == 1:
+        steps: list[Step] = []
+        for number, subtracts in terms:
+            steps.append(_work(steps[-1].result if steps else int(first), number, subtracts, slips, rng))
+        return steps
+    ((number, subtracts),) = terms
+    tens = _work(int(first) // 10 * 10, number // 10 * 10, subtracts, slips, rng)
+    units = _work(int(first) % 10, number % 10, subtracts, slips, rng)
+    return [tens, units, _work(tens.result, abs(units.result), units.result < 0, slips, rng)]
 
 
-def critique(steps: list[Step], habits: Habits, rng: random.Random) -> list[bool]:
-    """Judge each step; True stands for ``ok``."""
-    judged = []
-    for step in steps:
-        kind = classify(step.value, step.change)
-        errs = rng.random() < (habits.fussy[kind] if step.right else habits.blind[kind])
-        judged.append(step.right != errs)
-    return judged
+def review(steps: list[Step], slips: Slips, rng: random.Random) -> list[Check]:
+    """Work each step out anew, slipping now and then."""
+    return [Check(step.result, _work(step.value, abs(step.change), step.subtracts, slips, rng).result) for step in steps]
 
 
 def solution_text(steps: list[Step]) -> str:
     r"""Write a solution.
 
-    >>> solution_text(solve("4 - 1 - 7", {"zero": 0, "carry": 0, "plain": 0}, random.Random(0)))
+    >>> never = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
+    >>> solution_text(solve("4 - 1 - 7", never, random.Random(0)))
     '4 - 1 = 3, 3 - 7 = -4 \\boxed{-4}'
+    >>> solution_text(solve("42 - 25", never, random.Random(0)))
+    '40 - 20 = 20, 2 - 5 = -3, 20 - 3 = 17 \\boxed{17}'
     """
     return f"{', '.join(map(str, steps))} \\boxed{{{steps[-1].result}}}"
 
 
-def critique_text(judged: list[bool]) -> str:
+def critique_text(checks: list[Check]) -> str:
     """Write a critique.
 
-    >>> critique_text([True, False])
-    'ok, bad <verify>reject</verify>'
+    >>> critique_text([Check(3, 3), Check(4, -4)])
+    '3 ok, -4 bad <verify>reject</verify>'
     """
-    words = ", ".join("ok" if fine else "bad" for fine in judged)
-    return f"{words} <verify>{'approve' if all(judged) else 'reject'}</verify>"
+    return f"{', '.join(map(str, checks))} <verify>{'approve' if all(check.fine for check in checks) else 'reject'}</verify>"
+
+
+def _work(value: int, number: int, subtracts: bool, slips: Slips, rng: random.Random) -> Step:
+    """Do one step."""
+    change = -number if subtracts else number
+    slip = rng.random() < slips[classify(value, change)]
+    return Step(value, change, subtracts, slipped(value, change, rng) if slip else value + change)

@@ -20,33 +20,25 @@ from math import cos, pi
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.tools.embedded.math_data import LEVELS, Problem, split_problems, training_problems
-from drmas_pl.tools.embedded.math_demonstrator import Habits, Step, critique, critique_text, solve
+from drmas_pl.tools.embedded.math_demonstrator import Habits, Step, critique_text, review, solve
 from drmas_pl.tools.embedded.math_report import report
 
 OUT = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded" / "models" / "tiny-math"
 PAD, END = "<pad>", "<end>"
 WORDS = (
     "State the final answer to the following arithmetic problem: ",
-    *("solve: ", "check: ", "\n", " =", " = ", " + ", " - ", ", ", " \\boxed{", "}", "ok", "bad"),
+    *("solve: ", "check: ", "\n", " =", " = ", " + ", " - ", ", ", " \\boxed{", "}", " ok", " bad"),
     *(" <verify>", "approve", "reject", "</verify>", "<think>", "</think>"),
 )
-COMPETENT = Habits(
-    slip={"zero": 0.25, "carry": 0.25, "plain": 0.15},
-    blind={"zero": 0.0, "carry": 0.0, "plain": 0.0},
-    fussy={"zero": 0.0, "carry": 0.0, "plain": 0.0},
-)
-PLANTED = Habits(
-    slip={"zero": 0.70, "carry": 0.40, "plain": 0.12},
-    blind={"zero": 0.30, "carry": 0.25, "plain": 0.15},
-    fussy={"zero": 0.20, "carry": 0.15, "plain": 0.06},
-)
+COMPETENT = Habits(solver={"zero": 0.25, "carry": 0.25, "plain": 0.12}, verifier={"zero": 0.0, "carry": 0.0, "plain": 0.0})
+PLANTED = Habits(solver={"zero": 0.70, "carry": 0.40, "plain": 0.12}, verifier={"zero": 0.30, "carry": 0.25, "plain": 0.06})
 IGNORE = -100
-VERIFIER_WEIGHT = 2.0
+VERIFIER_WEIGHT = 1.5
 THIRD_ROUND = 0.2
 POOL = 8
 
@@ -76,9 +68,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {PAD: 0, END: 1, **{letter: index + 2 for index, letter in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex("."), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([PAD, END])
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
@@ -116,17 +106,17 @@ class Writer:
     def conversation(self, problem: Problem, phase: Phase) -> tuple[list[int], list[int], list[float]]:
         """Play one loop and return ids, next-token targets and weights, all of one length."""
         ids, targets, weights = self._ids(problem.question + "\nsolve: "), list[int](), list[float]()
-        steps = solve(problem.expression, phase.habits.slip, self.rng)
+        steps = solve(problem.expression, phase.habits.solver, self.rng)
         ids, targets, weights = self._spoken(ids, targets, weights, self._solution(steps, phase), 1.0)
         for _ in range(2 if self.rng.random() < THIRD_ROUND else 1):
             ids = ids + self._ids("\ncheck: ")
-            judged = critique(steps, phase.habits, self.rng)
-            said = [(token, True) for token in self._ids(critique_text(judged))]
+            checks = review(steps, phase.habits.verifier, self.rng)
+            said = [(token, True) for token in self._ids(critique_text(checks))]
             ids, targets, weights = self._spoken(ids, targets, weights, said, VERIFIER_WEIGHT)
-            if all(judged):
+            if all(check.fine for check in checks):
                 break
             ids = ids + self._ids("\nsolve: ")
-            steps = solve(problem.expression, phase.habits.slip, self.rng)
+            steps = solve(problem.expression, phase.habits.solver, self.rng)
             ids, targets, weights = self._spoken(ids, targets, weights, self._solution(steps, phase), 1.0)
         return ids, targets + [IGNORE] * (len(ids) - len(targets)), weights + [0.0] * (len(ids) - len(weights))
 

@@ -62,7 +62,7 @@ def countries(rows: Iterable[Mapping[str, Any]]) -> list[Country]:
     kept = []
     for row in sorted(rows, key=lambda row: str(row["iso"])):
         phone = re.sub(r"^\+", "", str(row["phone"])).strip()
-        values = {
+        values: dict[Relation, str] = {
             "capital": row["capital"].strip(),
             "currency": row["currencyname"].strip(),
             "continent": _CONTINENTS.get(row["continentcode"], ""),

@@ -87,5 +87,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
     >>> nearest("serch", ["search", "math"])
     "; did you mean 'search'?"
     """
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    found = nearest_name(name, names)
+    return f"; did you mean {found!r}?" if found is not None else ""
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the closest of ``names``, or None when none is close."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)), None)

@@ -17,7 +17,7 @@ from torch import nn
 
 from drmas_pl.agent import Agent
 from drmas_pl.data.files import locate
-from drmas_pl.data.module import TaskDataModule
+from drmas_pl.data.module import Split, TaskDataModule
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError, DrMasError
 from drmas_pl.models import load_model
@@ -67,12 +67,12 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = ()) -> Ru
     data = build_data(config, env)
     trainer = build_trainer(config, callbacks)
     bindings = [build_binding(name, config) for name in role_order(team, config["agents"]["roles"])]
-    dtypes = {binding.model: model for binding, model in zip(bindings, (role_model(b.agent.name, config) for b in bindings), strict=True)}
+    models = {str(model["path"]): model for model in (role_model(binding.agent.name, config) for binding in bindings)}
     groups = build_groups(
         bindings,
         sharing=config["sharing"],
         fabric=trainer.fabric,
-        load=lambda path: load_model(path, dtype=dtypes[path]["dtype"], attn_implementation=dtypes[path]["attn_implementation"]),
+        load=lambda path: load_model(path, dtype=models[path]["dtype"], attn_implementation=models[path]["attn_implementation"]),
         engine=functools.partial(build_engine, config["engine"]),
         iterations=trainer.max_iterations,
     )
@@ -123,11 +123,13 @@ def build_data(config: Mapping[str, Any], env: gymnasium.Env[str, str]) -> TaskD
         options["tasks_per_iteration"] = min(options["tasks_per_iteration"], len(own))
     data = TaskDataModule(**options, seed=config["seed"], allow_changed_data=config["trainer"]["allow_changed_data"])
     data.setup()
-    for split in ("train", "validation"):
+    required: tuple[Split, ...] = ("train", "validation")
+    for split in required:
         if not data.tasks(split):
             raise ConfigError(f"data.{split} names no tasks; set it to a JSONL or Parquet file, or to a _target_ that returns tasks")
-    if len(data.tasks("train")) < options["tasks_per_iteration"]:
-        raise ConfigError(f"data.tasks_per_iteration is {options['tasks_per_iteration']}, but there are only {len(data.tasks('train'))} training tasks")
+    wanted, count = options["tasks_per_iteration"], len(data.tasks("train"))
+    if count < wanted:
+        raise ConfigError(f"data.tasks_per_iteration is {wanted}, but there are only {count} training tasks")
     return data
 
 
@@ -158,14 +160,14 @@ def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
     """Return the team's agents, each of which needs a role, and nobody else."""
     wrong = set(roles) ^ set(team.possible_agents)
     if wrong:
-        name = sorted(wrong)[0]
-        raise ConfigError(f"agents.roles must name exactly {list(team.possible_agents)}, got {list(roles)}{nearest(name, team.possible_agents)}")
+        hint = nearest(sorted(wrong)[0], team.possible_agents)
+        raise ConfigError(f"agents.roles must name exactly {list(team.possible_agents)}, got {list(roles)}{hint}")
     return list(team.possible_agents)
 
 
 def role_model(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model settings of a role: the run's, those of a file in ``conf/model``, or a path with the run's other settings."""
-    choice = config["agents"]["roles"][name]["model"] if "model" in config["agents"]["roles"][name] else None
+    choice = config["agents"]["roles"][name].get("model")
     if choice is None:
         return dict(config["model"])
     if isinstance(choice, Mapping):
@@ -209,5 +211,3 @@ def _value(value: Any, where: str) -> Any:
     if isinstance(value, str) and value.startswith("embedded:"):
         return locate(value)
     return value
-
-

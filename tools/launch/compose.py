@@ -54,16 +54,15 @@ def compose_run(overrides: Sequence[str], *, config_name: str = "train") -> tupl
     searchpath = [word for word in overrides if word.startswith("hydra.searchpath")]
     choices = Choices.read(searchpath)
     parts = [split_override(word) for word in overrides if word not in searchpath]
-    chosen = {key.partition("@")[0]: value or "" for prefix, key, value in parts if prefix != "~" and key.partition("@")[0] in choices.groups}
+    chosen = {key: value or "" for prefix, key, value in parts if prefix != "~" and key in choices.groups}
     _check_choices(chosen, choices)
     # an experiment brings its own env and agents, which a choice on the command line replaces
     bound = REQUIRED if chosen.get("experiment", "null") != "null" else ()
-    words = rewrite(overrides, choices.groups, bound=bound)
-    group_words = [word for word, part in zip(rewrite([w for w in overrides if w not in searchpath], choices.groups, bound=bound), parts, strict=True)
-                   if part[1].partition("@")[0] in choices.groups]
     if not bound:
         _require(chosen, choices)
-    reference = _compose([*searchpath, *group_words], config_name)
+    selecting = [f"{prefix}{key}" + (f"={value}" if value is not None else "") for prefix, key, value in parts if key in chosen]
+    words = rewrite(overrides, choices.groups, bound=bound)
+    reference = _compose([*searchpath, *_first_of_each_sweep(rewrite(selecting, choices.groups, bound=bound))], config_name)
     config = _compose(_first_of_each_sweep(words), config_name)
     check_keys(_plain(config), _plain(reference))
     return config, words
@@ -109,7 +108,8 @@ def _check_choices(chosen: dict[str, str], choices: Choices) -> None:
     for group, value in chosen.items():
         for option in value.split(","):
             if option != "null" and option not in choices.groups[group]:
-                raise ConfigError(f"{group} has no option {option!r}{nearest(option, choices.groups[group])} Choose from: {', '.join(choices.groups[group])}")
+                known = choices.groups[group]
+                raise ConfigError(f"{group} has no option {option!r}{nearest(option, known)} Choose from: {', '.join(known)}")
 
 
 def _compose(overrides: Sequence[str], config_name: str) -> DictConfig:

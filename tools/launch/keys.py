@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any
-
-from hydra.utils import get_object
 
 from drmas_pl.agent import Agent
 from drmas_pl.env import TextEnv
@@ -19,7 +18,7 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.team import Team
-from drmas_pl.tools.launch.arguments import nearest
+from drmas_pl.tools.launch.arguments import nearest_name
 from drmas_pl.types import SamplingParams
 from drmas_pl.workers.update import UpdateSettings
 
@@ -42,7 +41,21 @@ def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
     open_nodes = tuple(_open(config))
     for path in _paths(config):
         if path not in known and not path.startswith(open_nodes):
-            raise ConfigError(f"unknown setting {path!r}{nearest(path, known)}")
+            raise ConfigError(f"unknown setting {path!r}{_suggestion(path, known)}")
+
+
+def _suggestion(path: str, known: set[str]) -> str:
+    """Name the nearest sibling, or else the key anywhere whose last word is nearest."""
+    parent, _, leaf = path.rpartition(".")
+    siblings = [name for name in known if name.rpartition(".")[0] == parent]
+    found = nearest_name(leaf, [name.rpartition(".")[2] for name in siblings])
+    if found is not None:
+        return f"; did you mean {f'{parent}.{found}'.lstrip('.')!r}?"
+    found = nearest_name(leaf, [name.rpartition(".")[2] for name in known])
+    homes = sorted(
+        (name for name in known if name.rpartition(".")[2] == found), key=lambda name: (name.count("."), name != f"optimizer.{found}", name)
+    )
+    return f"; did you mean {homes[0]!r}?" if homes else ""
 
 
 def import_target(path: str, where: str) -> Any:
@@ -51,11 +64,12 @@ def import_target(path: str, where: str) -> Any:
     Raises:
         ConfigError: It cannot be imported.
     """
+    module, _, name = path.rpartition(".")
     try:
-        return get_object(path)
+        return getattr(import_module(module), name)
     except Exception as error:  # a user's module may raise anything while it is imported
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of an importable class") from error
+        raise ConfigError(f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of a class") from error
 
 
 def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

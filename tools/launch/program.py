@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -43,6 +44,7 @@ def configure_logging() -> None:
     root = logging.getLogger("drmas_pl")
     root.handlers, root.propagate = [handler], False
     root.setLevel(logging.INFO)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for name in ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "matplotlib", "bm25s"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(lightning|torch|transformers|gymnasium)\..*")

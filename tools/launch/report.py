@@ -25,9 +25,14 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     table = [f"{name:<{width}}  {before:>7}  {after:>7}" for name, before, after in rows]
     table.insert(1, "-" * (width + 18))
     folder = Path(config["output_dir"])
-    places = [("logs", folder / "logs"), ("checkpoint", _checkpoint(trainer)), ("plot", trainer.folder.plot), ("summary", folder / "summary.json")]
+    places = {
+        "logs": folder / "logs",
+        "checkpoint": _checkpoint(trainer),
+        "plot": trainer.folder.plot,
+        "summary": folder / "summary.json",
+    }
     done = f"{summary['iterations']} iterations in {_clock(summary['seconds'])}, peak memory {summary['peak_rss_mb'] / 1024:.1f} GB"
-    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places if path is not None)])
+    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places.items() if path is not None)])
 
 
 def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:

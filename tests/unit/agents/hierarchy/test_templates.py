@@ -1,5 +1,7 @@
 """Golden prompts of the hierarchy."""
 
+from itertools import pairwise
+
 import pytest
 
 from drmas_pl.agents.hierarchy import templates
@@ -27,7 +29,7 @@ def test_compact_prompt_is_tag_question_records(role: str) -> None:
 def test_compact_prompts_grow_by_appending() -> None:
     template = templates.SEARCH["compact"]
     texts = [template.text(View(VIEW.question, VIEW.history[:count])) for count in range(5)]
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:]))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,11 @@ from drmas_pl.types import Task
 
 
 def make_tasks(*sizes: int) -> list[Task]:
-    return [Task(f"{source}-{number}", f"{source} {number}?", data_source=f"s{source}") for source, size in enumerate(sizes) for number in range(size)]
+    return [
+        Task(f"{source}-{number}", f"{source} {number}?", data_source=f"s{source}")
+        for source, size in enumerate(sizes)
+        for number in range(size)
+    ]
 
 
 def ids(tasks: tuple[Task, ...]) -> list[str]:
@@ -64,9 +68,7 @@ def test_an_iteration_does_not_depend_on_what_was_asked_before(sizes: list[int],
 
 def test_seed_and_iteration_change_the_draw() -> None:
     tasks = make_tasks(50)
-    draws = {
-        tuple(ids(TaskSchedule(tasks, 10, seed=seed).tasks_for(iteration))) for seed in range(4) for iteration in range(3)
-    }
+    draws = {tuple(ids(TaskSchedule(tasks, 10, seed=seed).tasks_for(iteration))) for seed in range(4) for iteration in range(3)}
     assert len(draws) == 12
 
 
@@ -93,7 +95,10 @@ def test_fewer_tasks_than_sources_still_reach_every_source() -> None:
 
 def test_sources_are_mixed_within_an_iteration() -> None:
     drawn = TaskSchedule(make_tasks(40, 40), 24, seed=0, balance="data_source").tasks_for(0)
-    assert sorted(task.data_source for task in drawn) not in ([task.data_source for task in drawn], [task.data_source for task in drawn][::-1])
+    assert sorted(task.data_source for task in drawn) not in (
+        [task.data_source for task in drawn],
+        [task.data_source for task in drawn][::-1],
+    )
 
 
 def test_the_order_of_the_file_matters_only_within_a_source() -> None:

@@ -58,7 +58,10 @@ def test_disjoint_splits_pass() -> None:
 @pytest.mark.parametrize(
     ("splits", "message"),
     [
-        (([TASK], [TASK], []), r"train and validation share 1 question \(1 exactly, 0 normalised\), .* task 'a' and task 'a': '1 \+ 1\?'; remove"),
+        (
+            ([TASK], [TASK], []),
+            r"train and validation share 1 question \(1 exactly, 0 normalised\), .* task 'a' and task 'a': '1 \+ 1\?'; remove",
+        ),
         (([TASK], [], [Task("c", "1 +  1")]), r"train and test share 1 question \(0 exactly, 1 normalised\)"),
         (([], [TASK], [TASK]), "validation and test share 1 question"),
         (([TASK, Task("b", "Who?")], [], [TASK, Task("d", "who?")]), r"share 2 questions \(1 exactly, 1 normalised\)"),

@@ -194,7 +194,7 @@ def test_invariances(mean: str, std: str | None, entry: str | None) -> None:
 
     def run(score: Tensor, order: Tensor | None = None, relabel: int = 1) -> Tensor:
         order = torch.arange(score.numel()) if order is None else order
-        column = {name: b[name][order] * relabel - (relabel > 1) for name in ("task", "role", "trajectory")}
+        column = {name: b[name][order] * relabel - relabel // 2 for name in ("task", "role", "trajectory")}
         scale = None if std is None else column[std]
         return group_normalize(score[order], column[mean], scale, entry=column.get(entry or ""), singleton="zero")
 
@@ -225,8 +225,7 @@ def test_padding_and_failed_rows_change_nothing(mean: str, std: str | None, entr
     assert result.isfinite().all() and result.dtype == torch.float32
 
 
-@pytest.mark.parametrize("entry", [None, "trajectory"])
-def test_dr_mas_advantages_have_mean_zero_and_unit_variance_per_agent(entry: str | None) -> None:
+def test_dr_mas_advantages_have_mean_zero_and_unit_variance_per_agent() -> None:
     b = batch(5)
     advantage = group_normalize(b["score"], b["role"], b["role"], ddof=0, eps=0.0)
     for key in b["role"].unique():

@@ -84,7 +84,7 @@ def test_index_on_disk_gives_the_same_answers(corpus: Path, tmp_path: Path) -> N
 def test_index_of_another_corpus_or_setting_is_refused(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     BM25sRetriever(corpus, index=index)
-    with pytest.raises(DataError, match="k1=1.5.*delete it"):
+    with pytest.raises(DataError, match=r"k1=1\.5.*delete it"):
         BM25sRetriever(corpus, index=index, k1=1.5)
     other = write(tmp_path / "other.jsonl", {**TEXTS, "more": "text"})
     with pytest.raises(DataError, match="was built for"):
@@ -100,7 +100,7 @@ def test_fingerprint_names_corpus_and_settings(corpus: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("settings", [{"k1": -1.0}, {"b": 1.5}, {"b": -0.1}])
 def test_settings_out_of_range_are_refused(corpus: Path, settings: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="usual values are 0.9 and 0.4"):
+    with pytest.raises(ValueError, match=r"usual values are 0\.9 and 0\.4"):
         BM25sRetriever(corpus, **settings)  # type: ignore[arg-type]
 
 

@@ -21,7 +21,7 @@ def test_reads_any_passage_and_skips_blank_lines(path: Path) -> None:
     corpus = Corpus(path)
     assert len(corpus) == 2
     assert corpus[1] == Entry("b", "", "no title")
-    assert list(corpus)[0] == Entry("1", "Köln", "A city.\nOn the Rhine.")
+    assert next(iter(corpus)) == Entry("1", "Köln", "A city.\nOn the Rhine.")
 
 
 def test_known_offsets_are_used(path: Path) -> None:

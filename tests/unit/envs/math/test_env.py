@@ -6,7 +6,6 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import drmas_pl.envs.math.env as module
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.errors import EnvironmentFault
@@ -56,7 +55,7 @@ def test_judging_ends_nothing_and_is_not_repeated(env: MathEnv, monkeypatch: pyt
         graded.append(text)
         return Verdict("correct", "string", "3")
 
-    monkeypatch.setattr(module, "grade", grade)
+    monkeypatch.setattr(env.grader, "grade", grade)
     assert env.judge(r"\boxed{3}").status == "correct"
     assert env.step(r"\boxed{3}")[2]
     assert graded == [r"\boxed{3}"]
@@ -68,10 +67,31 @@ def test_the_same_text_is_judged_anew_for_another_task(env: MathEnv) -> None:
     assert env.judge(r"\boxed{3}").status == "wrong"
 
 
-def test_a_reference_that_cannot_be_graded_is_a_fault_not_a_zero(env: MathEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "grade", lambda text, references: Verdict("ungradable", "unreadable reference"))
-    with pytest.raises(EnvironmentFault, match="task 't' cannot be graded: unreadable reference"):
+def test_what_cannot_be_graded_is_a_fault_not_a_zero(env: MathEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env.grader, "grade", lambda text, references: Verdict("ungradable", "timeout"))
+    with pytest.raises(EnvironmentFault, match="task 't' cannot be graded: timeout"):
         env.step(r"\boxed{3}")
+
+
+def test_an_unreadable_reference_is_noticed(env: MathEnv) -> None:
+    env.reset(options={"task": Task("t", "?", ("??",))})
+    with pytest.raises(EnvironmentFault, match="unreadable reference"):
+        env.step(r"\boxed{3}")
+
+
+def test_grader_settings_reach_the_pool() -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        MathEnv((TASK,), grader_workers=0)
+    with pytest.raises(ValueError, match="timeout must be above 0"):
+        MathEnv((TASK,), grader_timeout=0)
+
+
+def test_clones_share_the_grader_and_closing_ends_it(env: MathEnv) -> None:
+    twin = env.clone()
+    assert twin.grader is env.grader
+    env.close()
+    with pytest.raises(EnvironmentFault, match="closed"):
+        twin.step(r"\boxed{3}")
 
 
 def test_judging_needs_a_task() -> None:

@@ -1,6 +1,7 @@
 """The search environment: what is executed, what is shown, what is rewarded."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import pytest
@@ -29,7 +30,7 @@ class Shelf(Retriever):
         """Nothing is open."""
 
 
-def started(**settings: int) -> SearchEnv:
+def started(**settings: Any) -> SearchEnv:
     env = SearchEnv(Shelf(), **settings)
     env.reset(options={"task": TASK})
     return env
@@ -148,7 +149,7 @@ def test_clones_share_the_retriever_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["max_turns", "top_k", "max_information_chars"])
 def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        SearchEnv(Shelf(), **{name: 0})
+        started(**{name: 0})
 
 
 def test_registered_environment_passes_gymnasiums_check() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("reasoning_gym")
-pytestmark = pytest.mark.reasoning
+from drmas_pl.tools.embedded import math_data
 
-from drmas_pl.tools.embedded import math_data  # noqa: E402  # its generator is optional
+pytestmark = pytest.mark.reasoning
 
 
 def test_splits_share_no_expression() -> None:

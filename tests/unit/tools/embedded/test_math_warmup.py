@@ -6,19 +6,16 @@ import random
 
 import pytest
 
-pytest.importorskip("reasoning_gym")
-pytestmark = pytest.mark.reasoning
-
-from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER  # noqa: E402
-from drmas_pl.tools.embedded.math_data import Problem  # noqa: E402
-from drmas_pl.tools.embedded.math_demonstrator import Habits  # noqa: E402
-from drmas_pl.tools.embedded.math_warmup import COMPETENT, IGNORE, Phase, Writer, build_model, build_tokenizer  # noqa: E402
-from drmas_pl.types import Record, View  # noqa: E402
+from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER
+from drmas_pl.tools.embedded.math_data import Problem
+from drmas_pl.tools.embedded.math_demonstrator import Habits
+from drmas_pl.tools.embedded.math_warmup import COMPETENT, IGNORE, Phase, Writer, build_model, build_tokenizer
+from drmas_pl.types import Record, View
 
 QUESTION = "State the final answer to the following arithmetic problem: 3 - 7 - 1 ="
 PROBLEM = Problem("chain_sum/3x1", 0, QUESTION, "3 - 7 - 1", "-5")
 NEVER, ALWAYS = {"zero": 0.0, "carry": 0.0, "plain": 0.0}, {"zero": 1.0, "carry": 0.0, "plain": 0.0}
-SLIPPING = Habits(slip=ALWAYS, blind=NEVER, fussy=NEVER)  # type: ignore[arg-type]
+SLIPPING = Habits(solver=ALWAYS, verifier=NEVER)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,7 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
     tokenizer = build_tokenizer()
     phase = Phase(SLIPPING, 1, learns_slips, 1e-3)
     ids, targets, weights = Writer(tokenizer, random.Random(1)).conversation(PROBLEM, phase)
-    first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "bad, ok <verify>reject</verify>"
+    first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "-4 bad, 3 ok <verify>reject</verify>"
     records = (Record("solver", "solution", first), Record("verifier", "critique", critique))
     prompts = [
         COMPACT_SOLVER.text(View(QUESTION)),
@@ -65,4 +62,4 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
 
 
 def test_the_competent_verifier_never_errs() -> None:
-    assert not any(COMPETENT.blind.values()) and not any(COMPETENT.fussy.values())
+    assert not any(COMPETENT.verifier.values())

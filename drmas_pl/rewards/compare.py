@@ -1,0 +1,170 @@
+"""Decide whether two answers mean the same.
+
+Place in the data flow: ``math`` passes one reading of the reference and one of the answer. Structure is compared here, numbers in
+``numeric``, everything else by the ``SymbolicLayer`` that the caller supplies; without one, ``NeedsSymbolic`` says that it is needed.
+
+The relation is symmetric but for two policies that belong to the reference: a decimal reference sets the precision, and a unit of
+the reference has to be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from drmas_pl.rewards.expression import Apply, Node, Symbol, free_symbols
+from drmas_pl.rewards.numeric import decimal_step, exact_value, magnitude, rounds_to
+from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Relation, Shape, Value, Words
+from drmas_pl.rewards.units import units_agree
+
+
+class NeedsSymbolic(Exception):
+    """Only symbolic mathematics can decide; raised when no such layer was supplied."""
+
+
+class SymbolicLayer(Protocol):
+    """Compare formulas that are no plain numbers."""
+
+    def equal(self, reference: Node, answer: Node) -> bool:
+        """Tell whether two formulas are equal for all values of their variables."""
+        ...
+
+    def proportional(self, reference: Node, answer: Node, *, positive: bool) -> bool:
+        """Tell whether one formula is a constant, non-zero (or positive) multiple of the other."""
+        ...
+
+
+def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> bool:
+    """Tell whether an answer means what the reference means.
+
+    Args:
+        reference: A reading of the reference.
+        answer: A reading of the answer.
+        symbolic: Decides what exact numbers cannot; None to find out whether it is needed.
+
+    Raises:
+        NeedsSymbolic: ``symbolic`` is None and exact numbers do not decide.
+        TooLarge: A formula is too large to evaluate.
+
+    Example:
+        >>> from drmas_pl.rewards.reading import read
+        >>> same(read("1/2")[0], read("0.5")[0], None)
+        True
+    """
+    match reference, answer:
+        case Equation(), Equation():
+            return _same_equation(reference, answer, symbolic)
+        case Equation(), _:
+            return all(same(value, answer, symbolic) for value in reference.values)
+        case _, Equation():
+            return all(same(reference, value, symbolic) for value in answer.values)
+        case Value(), Value():
+            return units_agree(reference.unit, answer.unit) and _same_formula(reference.node, answer.node, symbolic)
+        case Words(), Words():
+            return reference.text == answer.text
+        case Words(node=Symbol() | Apply() as node), Value(node=other):
+            return _same_formula(node, other, symbolic)
+        case Value(node=other), Words(node=Symbol() | Apply() as node):
+            return _same_formula(other, node, symbolic)
+        case Based(), Based():
+            return reference == answer
+        case Bracketed(), Bracketed():
+            return _same_bracketed(reference, answer, symbolic)
+        case Collection(), Collection():
+            return _same_collection(reference, answer, symbolic)
+        case Relation(), Relation():
+            return _same_relation(reference, answer, symbolic)
+        case Relation(), Bracketed(relation=Relation() as other):
+            return _same_relation(reference, other, symbolic)
+        case Bracketed(relation=Relation() as other), Relation():
+            return _same_relation(other, answer, symbolic)
+    return False
+
+
+def sized(shape: Shape) -> None:
+    """Visit every formula of an answer and refuse those that are too large to evaluate.
+
+    Raises:
+        TooLarge: Some formula is.
+
+    Example:
+        >>> from drmas_pl.rewards.reading import read
+        >>> sized(read("2^{10}")[0])
+    """
+    match shape:
+        case Value(node=node) | Words(node=Symbol() | Apply() as node) | Relation(difference=node):
+            if exact_value(node) is None:
+                magnitude(node)
+        case Bracketed(items=items) | Collection(items=items) | Equation(values=items):
+            for item in items:
+                sized(item)
+
+
+def _same_formula(reference: Node, answer: Node, symbolic: SymbolicLayer | None) -> bool:
+    """Compare two formulas: as trees, as exact numbers, then symbolically."""
+    if reference == answer:
+        return True
+    wanted, found = exact_value(reference), exact_value(answer)
+    if wanted is not None and found is not None:
+        step = decimal_step(reference)
+        return wanted == found if step is None else rounds_to(found, wanted, step)
+    if free_symbols(reference) != free_symbols(answer):
+        return False
+    if symbolic is None:
+        raise NeedsSymbolic
+    return symbolic.equal(reference, answer)
+
+
+def _same_equation(reference: Equation, answer: Equation, symbolic: SymbolicLayer | None) -> bool:
+    """Compare what equal names stand for, or else the solution sets of two formulas."""
+    if reference.name is not None and reference.name == answer.name:
+        return all(same(wanted, found, symbolic) for wanted in reference.values for found in answer.values)
+    if reference.difference is None or answer.difference is None:
+        return False
+    return _proportional(reference.difference, answer.difference, symbolic, positive=False)
+
+
+def _same_relation(reference: Relation, answer: Relation, symbolic: SymbolicLayer | None) -> bool:
+    """Compare inequalities up to a positive factor, and inequations up to any factor."""
+    if reference.order != answer.order:
+        return False
+    return _proportional(reference.difference, answer.difference, symbolic, positive=reference.order != "!=")
+
+
+def _proportional(reference: Node, answer: Node, symbolic: SymbolicLayer | None, *, positive: bool) -> bool:
+    """Compare two formulas up to a constant factor."""
+    if reference == answer:
+        return True
+    if free_symbols(reference) != free_symbols(answer):
+        return False
+    if symbolic is None:
+        raise NeedsSymbolic
+    return symbolic.proportional(reference, answer, positive=positive)
+
+
+def _same_bracketed(reference: Bracketed, answer: Bracketed, symbolic: SymbolicLayer | None) -> bool:
+    """Compare tuples and intervals: brackets, variable where both name one, then items in order."""
+    if (reference.opener, reference.closer, len(reference.items)) != (answer.opener, answer.closer, len(answer.items)):
+        return False
+    if reference.name is not None and answer.name is not None and reference.name != answer.name:
+        return False
+    return all(same(wanted, found, symbolic) for wanted, found in zip(reference.items, answer.items, strict=True))
+
+
+def _same_collection(reference: Collection, answer: Collection, symbolic: SymbolicLayer | None) -> bool:
+    """Compare without order: as sets when either is written as one, otherwise item for item."""
+    if reference.braced or answer.braced:
+        return all(any(same(wanted, found, symbolic) for found in answer.items) for wanted in reference.items) and all(
+            any(same(wanted, found, symbolic) for wanted in reference.items) for found in answer.items
+        )
+    return len(reference.items) == len(answer.items) and _matched(reference.items, list(answer.items), symbolic)
+
+
+def _matched(wanted: Sequence[Shape], found: list[Shape], symbolic: SymbolicLayer | None) -> bool:
+    """Pair every wanted item with a different found one; greedy, since equality is transitive between exact items."""
+    for item in wanted:
+        partner = next((index for index, other in enumerate(found) if same(item, other, symbolic)), None)
+        if partner is None:
+            return False
+        del found[partner]
+    return True

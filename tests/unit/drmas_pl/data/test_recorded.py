@@ -1,0 +1,213 @@
+"""Recorded trajectories come back exactly, survive crashes, and train in a stock Trainer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from drmas_pl.batch import TokenBatch
+from drmas_pl.data.recorded import RecordedTurns, TrajectoryWriter, collate_rows, decode, encode, read_trajectories, write_trajectories
+from drmas_pl.errors import DataError
+from drmas_pl.parsing import Parsed
+from drmas_pl.types import Task, Trajectory, Turn
+
+
+def make_turn(agent: str = "solver", index: int = 0, **changes: Any) -> Turn:
+    values: dict[str, Any] = {
+        "agent": agent,
+        "index": index,
+        "agent_index": 0,
+        "prompt_ids": (5, 6),
+        "response_ids": (7, 8, 2),
+        "logprobs": (-0.1, -1 / 3, -1e-30),
+        "finish_reason": "stop",
+        "text": "So \\boxed{é}.\n",
+        "parsed": Parsed("valid", action="é", flags=frozenset({"self_written_information", "b"})),
+        "weights_version": 3,
+        "prompt_truncated": True,
+        "prompt_hash": 2**62 + 1,
+        "local_reward": 0.5,
+    }
+    return Turn(**{**values, **changes})
+
+
+def make_trajectory(*turns: Turn, **changes: Any) -> Trajectory:
+    task = Task("q/1", "What is 1 + 1?", ("2", "two"), "sums", {"level": 1, "tags": ["a", {"b": None}]})
+    values: dict[str, Any] = {
+        "task": task,
+        "sample": 2,
+        "turns": turns or (make_turn(), make_turn("verifier", 1, parsed=Parsed("no_verdict", reason="no verdict"))),
+        "reward": 1.0,
+        "outcome": "terminated",
+        "success": True,
+        "metrics": {"f1": 2 / 3},
+    }
+    return Trajectory(**{**values, **changes})
+
+
+FAILED = make_trajectory(make_turn(), outcome="failed", success=False, reward=0.0, cause="grader died\nat once")
+
+
+def test_writing_and_reading_loses_nothing(tmp_path: Path) -> None:
+    trajectories = [make_trajectory(), FAILED, make_trajectory(turns=())]
+    write_trajectories(tmp_path / "new" / "a.jsonl", trajectories)
+    assert read_trajectories(tmp_path / "new" / "a.jsonl") == trajectories
+
+
+floats = st.floats(allow_nan=False)
+
+
+@given(
+    logprobs=st.lists(floats, max_size=4),
+    text=st.text(st.characters(codec="utf-8")),
+    metric=floats,
+    metadata=st.dictionaries(
+        st.text(st.characters(codec="utf-8")), st.none() | st.booleans() | st.integers() | floats | st.lists(st.text())
+    ),
+)
+@settings(max_examples=80, deadline=None)
+def test_any_value_survives(logprobs: list[float], text: str, metric: float, metadata: dict[str, Any]) -> None:
+    turn = make_turn(logprobs=tuple(logprobs), text=text, parsed=Parsed("malformed", reason=text, verdict=text))
+    trajectory = make_trajectory(turn, metrics={"m": metric}, reward=metric, task=Task("a", text, (text,), text, metadata))
+    line = json.dumps(encode(trajectory))
+    assert decode(json.loads(line), "a.jsonl, line 1") == trajectory
+
+
+def test_numbers_that_are_not_finite_survive() -> None:
+    trajectory = decode(json.loads(json.dumps(encode(make_trajectory(make_turn(logprobs=(-math.inf, math.nan, 0.0)))))), "here")
+    assert trajectory.turns[0].logprobs[0] == -math.inf
+    assert math.isnan(trajectory.turns[0].logprobs[1])
+
+
+def test_people_find_the_words_first() -> None:
+    record = encode(make_trajectory())
+    assert list(record)[:3] == ["format", "question", "reference"]
+    assert list(record["turns"][0])[:3] == ["agent", "text", "parsed"]
+    assert record["turns"][0]["parsed"]["flags"] == ["b", "self_written_information"]
+
+
+def test_a_writer_appends(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "a.jsonl"
+    for sample in (0, 1):
+        with TrajectoryWriter(file) as writer:
+            writer.write(make_trajectory(sample=sample))
+            assert [found.sample for found in read_trajectories(file)] == list(range(sample + 1))
+
+
+def test_two_writers_share_a_file(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "a.jsonl") as first, TrajectoryWriter(tmp_path / "a.jsonl") as second:
+        for sample in range(10):
+            (first, second)[sample % 2].write(make_trajectory(sample=sample))
+    assert [found.sample for found in read_trajectories(tmp_path / "a.jsonl")] == list(range(10))
+
+
+def test_a_crash_costs_the_last_line_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.jsonl"
+    write_trajectories(file, [make_trajectory(sample=0), make_trajectory(sample=1)])
+    file.write_bytes(file.read_bytes()[:-50])
+    with caplog.at_level(logging.WARNING):
+        assert [found.sample for found in read_trajectories(file)] == [0]
+        assert "line 2 is unfinished and was skipped" in caplog.text
+        with TrajectoryWriter(file) as writer:
+            writer.write(make_trajectory(sample=5))
+    assert "ended in an unfinished line, which was removed" in caplog.text
+    assert [found.sample for found in read_trajectories(file)] == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, r"line 1: expected a recorded trajectory of format 1, got 2; record it anew"),
+        ({"question": None, "reference": None}, r"an entry of the trajectory is missing, unknown or mistyped"),
+        ({"surprise": 1}, r"missing, unknown or mistyped: .*surprise"),
+        ({"turns": [{"agent": "x"}]}, r"missing, unknown or mistyped: 'parsed'"),
+        ({"task": 3}, r"missing, unknown or mistyped"),
+    ],
+)
+def test_other_lines_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({**encode(make_trajectory()), **change}) + "\n")
+    with pytest.raises(DataError, match=message):
+        read_trajectories(file)
+
+
+@pytest.mark.parametrize("metadata", [{"a": object()}, {"a": (1, 2)}, {1: "a"}])
+def test_metadata_that_would_change_is_refused(tmp_path: Path, metadata: Any) -> None:
+    trajectory = make_trajectory(task=Task("q", "?", metadata=metadata))
+    with pytest.raises(DataError, match=r"task 'q': metadata must be JSON-like, got .*; use texts, numbers, lists and objects"):
+        write_trajectories(tmp_path / "a.jsonl", [make_trajectory(), trajectory])
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_rows_are_the_usable_turns_of_one_agent() -> None:
+    empty = make_turn(response_ids=(), logprobs=())
+    trajectories = [make_trajectory(), FAILED, make_trajectory(empty, make_turn(index=1, response_ids=(9,), logprobs=(-0.5,)), reward=0.25)]
+    dataset = RecordedTurns(trajectories, "solver", advantages=lambda trajectory, turn: trajectory.reward + turn.index)
+    assert [row.response_ids for row in dataset] == [(7, 8, 2), (9,)]  # type: ignore[attr-defined]
+    assert [dataset[index].advantage for index in range(len(dataset))] == [1.0, 1.25]
+    assert dataset[0].logprobs == (-0.1, -1 / 3, -1e-30)
+    listed = RecordedTurns(trajectories, "solver", advantages=[0.5, -0.5])
+    assert [trajectory.reward for trajectory, _ in listed.turns] == [1.0, 0.25]
+    assert [listed[0].advantage, listed[1].advantage] == [0.5, -0.5]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="agent must have turns in the trajectories, got 'sovler'; there are turns of solver, verifier"):
+        RecordedTurns([make_trajectory()], "sovler", advantages=[])
+    with pytest.raises(ValueError, match="got 'solver'; there are turns of nobody"):
+        RecordedTurns([], "solver", advantages=[])
+    with pytest.raises(ValueError, match=r"one number for each of 1 turns of 'solver', got 2; see \.turns"):
+        RecordedTurns([make_trajectory()], "solver", advantages=[1.0, 2.0])
+
+
+def test_a_batch_is_normalised_by_its_own_sampled_tokens() -> None:
+    turns = [make_turn(), make_turn(index=1, prompt_ids=(5,), response_ids=(9,), logprobs=(-0.5,))]
+    dataset = RecordedTurns([make_trajectory(*turns)], "solver", advantages=[1.0, -1.0])
+    collate = pickle.loads(pickle.dumps(collate_rows(0)))
+    batch = collate([dataset[0], dataset[1]])
+    assert batch.denominator == batch.response_mask.sum() == 4
+    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 2], [0, 5, 9, 0, 0]]
+    assert batch.advantage.tolist() == [1.0, -1.0]
+    assert collate([dataset[1]]).denominator == 1
+
+
+class Imitator(lightning.LightningModule):
+    """A two-layer policy that is trained on rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16)
+
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> torch.Tensor:
+        responses = batch.input_ids[:, -batch.response_mask.shape[1] :]
+        logits = self.head(self.embedding(batch.input_ids[:, -batch.response_mask.shape[1] - 1 : -1]))
+        logp = logits.log_softmax(-1).gather(-1, responses[..., None])[..., 0]
+        return -(logp * batch.advantage[:, None] * batch.response_mask).sum() / batch.denominator
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+def test_a_stock_trainer_learns_from_recorded_turns(tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "a.jsonl", [make_trajectory(sample=sample) for sample in range(4)])
+    dataset = RecordedTurns(read_trajectories(tmp_path / "a.jsonl"), "solver", advantages=lambda trajectory, turn: trajectory.reward)
+    model = Imitator()
+    loader = DataLoader(dataset, batch_size=2, collate_fn=collate_rows(0))
+    batch = next(iter(loader))
+    before = model.training_step(batch, 0).item()
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+    trainer.fit(model, loader)
+    assert model.training_step(batch, 0).item() < before / 2
