@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from drmas_pl.batch import TokenBatch
 from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.parsing import FinishReason, Grammar, Parsed
@@ -134,7 +135,8 @@ class Agent(L.LightningModule):
             engine_logp=batch.engine_logp,
             denominator=batch.denominator,
         )
-        return {"loss": result.loss, **result.metrics}
+        drift = mismatch_sums(out.logp.detach(), batch.engine_logp, batch.response_mask, weight=batch.weight)
+        return {"loss": result.loss, **result.metrics, "drift": drift.absolute, "drift_max": drift.largest}
 
     def predict_step(self, batch: list[View], batch_idx: int = 0) -> list[str]:
         """Answer each view greedily and return the texts."""

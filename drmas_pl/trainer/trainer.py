@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.rollout.batching import build_rows, check_collection
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.table import build_table
+from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
@@ -147,7 +148,7 @@ class MultiAgentTrainer:
                         trajectories = self.collector.collect(tasks, engines, Phase("train", self.seed, index, self.rollout.samples))
                     played = time.perf_counter()
                     check_collection(trajectories, samples=self.rollout.samples, versions=self._versions())
-                    table = build_table(trajectories, self.agents)
+                    table = self._penalised(build_table(trajectories, self.agents))
                     advantage = self.estimator(table)
                     reports = self._update(build_rows(table, advantage), index)
                     self.state.iteration += 1
@@ -237,6 +238,16 @@ class MultiAgentTrainer:
         with ExitStack() as stack:
             awake = {name: stack.enter_context(group.rollout()) for name, group in self.groups.items()}
             yield {agent: awake[name] for name, group in self.groups.items() for agent in group.agents}
+
+    def _penalised(self, table: TurnTable) -> TurnTable:
+        """Take the KL penalty of agents that put it into the reward from their scores."""
+        score = table.score.clone()
+        for group in self.groups.values():
+            for agent in group.agents.values():
+                own = [index for index, turn in enumerate(table.turns) if turn.agent == agent.name]
+                penalties = group.reward_penalties(agent, [table.turns[index] for index in own])
+                score[own] -= torch.tensor(penalties, dtype=score.dtype)
+        return replace(table, score=score)
 
     def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
         """Update every trainable group on its agents' rows."""

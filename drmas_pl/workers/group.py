@@ -17,9 +17,11 @@ from torch import nn
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import CheckpointError
+from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
+from drmas_pl.workers.scoring import score_rows
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
 
 
@@ -77,6 +79,8 @@ class WorkerGroup:
         self.weights_version = 0
         self.steps = 0
         self.skipped_in_a_row = 0
+        self.mismatched: set[str] = set()
+        self._check_correction()
         self.reference = self._reference()
         self.optimizer: torch.optim.Optimizer | None = None
         self.module: nn.Module = policy
@@ -133,6 +137,30 @@ class WorkerGroup:
             self.weights_version += 1
         return report
 
+    def score(self, policy: nn.Module, rows: Sequence[Row], agent: Agent) -> list[tuple[float, ...]]:
+        """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
+        return score_rows(
+            policy.to(self.fabric.device),
+            rows,
+            temperature=agent.temperature,
+            budget=self.settings.update.micro_batch_tokens,
+            pad_id=self.tokenizer.pad_token_id,
+            device=self.fabric.device,
+        )
+
+    def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
+        """Return what the KL penalty takes from each turn's score; 0 unless the agent's objective puts the KL into the reward."""
+        objective = agent.objective
+        if self.reference is None or objective.kl_coef == 0 or objective.kl_in == "loss":
+            return [0.0] * len(turns)
+        rows = [Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0) for turn in turns]
+        reference = self.score(self.reference, rows, agent)
+        penalties = []
+        for turn, logp in zip(turns, reference, strict=True):
+            mask = torch.ones(1, len(logp), dtype=torch.bool)
+            penalties.append(float(objective.reward_penalty(torch.tensor([turn.logprobs]), torch.tensor([logp]), mask)))
+        return penalties
+
     def set_rate(self) -> float:
         """Set the learning rate of the next optimizer step and return it."""
         assert self.optimizer is not None
@@ -187,6 +215,14 @@ class WorkerGroup:
         if not any(agent.objective.needs_reference for agent in self.agents.values()):
             return None
         return copy.deepcopy(self.policy).requires_grad_(False).eval()
+
+    def _check_correction(self) -> None:
+        for agent in self.agents.values():
+            if agent.objective.correction is not None and self.settings.update.old_logp == "engine":
+                raise ConfigError(
+                    f"agent {agent.name!r}: objective.correction={agent.objective.correction!r} compares the engine's log-probs with "
+                    "recomputed ones; set update.old_logp=recompute"
+                )
 
     def _parameter_names(self) -> list[str]:
         return [name for name, parameter in self.policy.named_parameters() if parameter.requires_grad]

@@ -7,24 +7,28 @@ the gradient. A minibatch with a non-finite loss or gradient norm is not applied
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.functional.metrics import mean_metrics, merge_metrics
-from drmas_pl.policy import response_logprobs
+from drmas_pl.workers.scoring import chunk_by_tokens
 
 if TYPE_CHECKING:
     from drmas_pl.workers.group import WorkerGroup
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class UpdateSettings:
         max_grad_norm: Clip of the group's gradient norm.
         micro_batch_tokens: Largest number of padded tokens computed at once; memory grows with it, results do not change.
         old_logp: Take the ratio against the ``engine``'s log-probs or ``recompute`` them with one forward before the first step.
+        mismatch_alarm: Mean absolute difference of engine and trainer log-probs above which a warning is logged.
         max_skips: Number of skipped minibatches in a row after which the run stops.
         dump_folder: Where skipped minibatches are written; None writes nothing.
     """
@@ -46,6 +51,7 @@ class UpdateSettings:
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 16384
     old_logp: Literal["engine", "recompute"] = "engine"
+    mismatch_alarm: float = 0.02
     max_skips: int = 3
     dump_folder: str | None = None
 
@@ -112,7 +118,7 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
     for name, agent in group.agents.items():
         batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
         if batches:
-            agent_loss, norm = _accumulate(group, agent, batches, parameters, agent_means[name])
+            agent_loss, norm = _accumulate(group, agent, batches, parameters, agent_means[name], first=report.steps + report.skipped == 0)
             agent_means[name].add({"loss": agent_loss, "grad_norm": norm})
             loss, computed = loss + agent_loss, computed + sum(map(len, batches))
     report.rows += computed
@@ -133,7 +139,13 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
 
 
 def _accumulate(
-    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], means: _Means
+    group: WorkerGroup,
+    agent: Agent,
+    batches: Sequence[TokenBatch],
+    parameters: Sequence[nn.Parameter],
+    means: _Means,
+    *,
+    first: bool,
 ) -> tuple[float, float]:
     """Add one agent's gradient to ``.grad``; return its loss and the norm of its own gradient."""
     before = [parameter.grad for parameter in parameters]
@@ -145,13 +157,31 @@ def _accumulate(
         group.fabric.backward(out["loss"])
         losses.append(float(out.pop("loss").detach()))
         metrics.append(out)
-    means.add(mean_metrics(merge_metrics(metrics)))
+    values = mean_metrics(merge_metrics(metrics))
+    drift = {name: values.pop(name) for name in ("drift", "drift_max")}
+    if first and group.settings.update.old_logp == "engine":
+        # nothing was stepped yet, so trainer and engine have the same weights and any drift is numerics
+        values |= {"mismatch": drift["drift"], "mismatch_max": drift["drift_max"]}
+        _warn_of_mismatch(group, agent, drift["drift"])
+    means.add(values)
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = float(nn.utils.get_total_norm(grads)) if grads else 0.0
     for parameter, earlier in zip(parameters, before, strict=True):
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
     return math.fsum(losses), norm
+
+
+def _warn_of_mismatch(group: WorkerGroup, agent: Agent, mismatch: float) -> None:
+    """Say once that engine and trainer disagree, since ratios then start away from 1."""
+    if mismatch > group.settings.update.mismatch_alarm and agent.name not in group.mismatched:
+        group.mismatched.add(agent.name)
+        log.warning(
+            "engine and trainer disagree for agent %r: mean |log-prob difference| %.3g before any step; "
+            "set update.old_logp=recompute and objective.correction=token",
+            agent.name,
+            mismatch,
+        )
 
 
 def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) -> None:
@@ -188,43 +218,17 @@ def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: 
     denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
     rows = [row for row in minibatch if row.agent == agent.name and (row.advantage != 0 or agent.objective.needs_zero_advantage_rows)]
     for chunk in chunk_by_tokens(rows, budget):
-        yield collate(chunk, pad_id=pad_id, denominator=denominator)
+        yield collate([rows[index] for index in chunk], pad_id=pad_id, denominator=denominator)
 
 
-def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
-    """Group rows of similar length so that a padded chunk holds at most ``budget`` tokens (or one row)."""
-    chunk: list[Row] = []
-    prompt = response = 0
-    for row in sorted(rows, key=lambda row: (len(row.prompt_ids), len(row.response_ids), row.prompt_ids, row.response_ids)):
-        wider = max(prompt, len(row.prompt_ids)), max(response, len(row.response_ids))
-        if chunk and sum(wider) * (len(chunk) + 1) > budget:
-            yield chunk
-            chunk, wider = [], (len(row.prompt_ids), len(row.response_ids))
-        chunk.append(row)
-        prompt, response = wider
-    if chunk:
-        yield chunk
-
-
-def _with_logprobs(group: WorkerGroup, rows: list[Row]) -> list[Row]:
+def _with_logprobs(group: WorkerGroup, rows: Sequence[Row]) -> list[Row]:
     """Attach the trainer's and the reference policy's log-probs where the settings ask for them."""
-    if group.settings.update.old_logp == "recompute":
-        rows = _scored(group, group.module, rows, "old_logp")
-    if group.reference is not None:
-        rows = _scored(group, group.reference.to(group.fabric.device), rows, "ref_logp")
-    return rows
-
-
-@torch.no_grad()
-def _scored(group: WorkerGroup, policy: nn.Module, rows: Sequence[Row], name: str) -> list[Row]:
-    """Return the rows with ``name`` set to their log-probs under ``policy``."""
-    out: list[Row] = []
+    out = []
     for agent in group.agents.values():
         own = [row for row in rows if row.agent == agent.name]
-        for chunk in chunk_by_tokens(own, group.settings.update.micro_batch_tokens):
-            batch = collate(chunk, pad_id=group.tokenizer.pad_token_id, denominator=1.0).to(group.fabric.device)
-            logp: Tensor = response_logprobs(policy, batch, temperature=agent.temperature).logp
-            values = [line[: len(row.response_ids)] for line, row in zip(logp.tolist(), chunk, strict=True)]
-            changes: list[dict[str, Any]] = [{name: tuple(line)} for line in values]
-            out += [replace(row, **change) for row, change in zip(chunk, changes, strict=True)]
+        if group.settings.update.old_logp == "recompute":
+            own = [replace(row, old_logp=logp) for row, logp in zip(own, group.score(group.module, own, agent), strict=True)]
+        if group.reference is not None:
+            own = [replace(row, ref_logp=logp) for row, logp in zip(own, group.score(group.reference, own, agent), strict=True)]
+        out += own
     return out
