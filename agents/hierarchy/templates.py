@@ -1,7 +1,7 @@
 """Prompts of the search hierarchy, two per role.
 
-``full`` is for chat models and spells the job out. ``compact`` is for the tiny embedded model, which learnt these exact strings:
-a role tag, the question, and the records in order, so that a role's next prompt extends its last one.
+``full`` is for chat models and spells the job out. ``compact`` is for the tiny embedded model, which learnt these exact strings: the
+question, the records in order, and last the role's tag, so that all prompts of an episode share their beginnings.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def compact(role: str) -> Template:
 
     >>> from drmas_pl.types import Record, View
     >>> compact("search").text(View("Where is Lyon?", (Record("search", "query", "Lyon"),)))
-    '<|search|>Where is Lyon?<query>Lyon</query>'
+    'Where is Lyon?<query>Lyon</query><|search|>'
     """
-    return Template(user=f"<|{role}|>{{question}}{{history}}", records=COMPACT_RECORDS, separator="", chat=False)
+    return Template(user=f"{{question}}{{history}}<|{role}|>", records=COMPACT_RECORDS, separator="", chat=False)
 
 
 VERIFIER: Final[Mapping[str, Template]] = {

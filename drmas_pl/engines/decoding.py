@@ -166,7 +166,9 @@ class DecodeBatch:
             drawn, logp = draw(logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k)
             tokens[chosen], logprobs[chosen] = drawn.cpu().numpy(), logp.cpu().numpy()
         if not np.isfinite(logprobs).all():
-            raise EngineError("the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint")
+            raise EngineError(
+                "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
+            )
         self.ids[self._live, step], self.logprobs[self._live, step] = tokens, logprobs
         self.lengths[self._live] = step + 1
         return tokens

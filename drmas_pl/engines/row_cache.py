@@ -117,9 +117,8 @@ class RowCache(Cache):
 
     def __init__(self, layers: int, *, rows: int, columns: int, memory: Memory) -> None:
         self.region = Region()
-        super().__init__(
-            layers=[RowLayer(str(layer), rows=rows, columns=columns, region=self.region, memory=memory) for layer in range(layers)]
-        )
+        self.row_layers = [RowLayer(str(layer), rows=rows, columns=columns, region=self.region, memory=memory) for layer in range(layers)]
+        super().__init__(layers=list(self.row_layers))
 
     def open_prefill(self, first: int, last: int, *, start: int, stop: int) -> None:
         """Let the next forward pass fill columns ``start:stop`` of rows ``first:last``; nothing precedes them."""
@@ -131,7 +130,7 @@ class RowCache(Cache):
 
     def copy_rows(self, source: Tensor, target: Tensor, columns: int) -> None:
         """Copy the first ``columns`` columns of the rows ``source`` (M,) onto the rows ``target`` (M,), which must differ."""
-        for layer in self.layers:
+        for layer in self.row_layers:
             layer.keys[target, :, :columns] = layer.keys[source, :, :columns]
             layer.values[target, :, :columns] = layer.values[source, :, :columns]
 

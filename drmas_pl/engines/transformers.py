@@ -110,7 +110,8 @@ class TransformersEngine(Engine):
     def _completions(self, batch: DecodeBatch) -> list[Completion]:
         rows = zip(batch.ids.tolist(), batch.logprobs.tolist(), batch.lengths.tolist(), batch.finish)
         return [
-            Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version) for ids, logprobs, length, finish in rows
+            Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version)
+            for ids, logprobs, length, finish in rows
         ]
 
 

@@ -17,10 +17,10 @@ from typing import Final, Literal
 from drmas_pl.retrieval.corpus import Entry
 from drmas_pl.team import Team
 from drmas_pl.tools.embedded.search_language import KEYWORDS, Fact, query_text, read_passage
-from drmas_pl.types import Record, Task, View
+from drmas_pl.types import Task, View
 
 Role = Literal["verifier", "search", "answer"]
-TAGS: Final[Mapping[str, str]] = {"verifier": "verify", "search": "search", "answer": "answer"}
+TAGS: Final[Mapping[Role, str]] = {"verifier": "verify", "search": "search", "answer": "answer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,39 @@ class Noise:
 PERFECT: Final = Noise(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
+CAREFUL: Final = Noise(0.05, 0.1, 0.1, 0.1, 0.1, 0.1)
+
+
 @dataclass(frozen=True, slots=True)
-class Demonstration:
-    """What one agent saw and said.
+class State:
+    """A point of an episode and what each role would say there.
 
     Attributes:
-        role: Who spoke.
-        view: What it saw.
-        words: What it said, without tags.
-        state: Kind of state, for balancing.
-        names: Every name in ``view`` and ``words`` that may be replaced by another.
+        view: What every role sees.
+        words: By role, what it says, without tags.
+        hops: Number of facts the question needs.
+        known: Number of leading ones in sight.
     """
 
-    role: Role
     view: View
-    words: str
-    state: str
+    words: Mapping[Role, str]
+    hops: int
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One game: its states in order, each extending the one before, and the team's reward.
+
+    Attributes:
+        states: One per environment turn.
+        names: Every name that may be replaced by another.
+        reward: What the team earned.
+    """
+
+    states: tuple[State, ...]
     names: tuple[str, ...]
+    reward: float
 
 
 class Atlas:
@@ -104,25 +120,11 @@ class Demonstrator:
     def __init__(self, atlas: Atlas, noise: Noise, rng: random.Random) -> None:
         self.atlas, self.noise, self.rng = atlas, noise, rng
 
-    def play(self, team: Team, task: Task) -> tuple[list[Demonstration], float]:
-        """Play one episode; returns what was said and the team's reward."""
-        chain = self.atlas.chain(task)
-        team.reset(options={"task": task})
-        said: list[Demonstration] = []
-        total = 0.0
-        while (role := team.agent_selection) is not None:
-            demonstration = self.speak(role, team.observe(role), chain)  # type: ignore[arg-type]
-            said.append(demonstration)
-            total += team.step(f"<{TAGS[role]}>{demonstration.words}</{TAGS[role]}>")[1]
-        return said, total
-
-    def speak(self, role: Role, view: View, chain: tuple[Fact, ...]) -> Demonstration:
-        """Say one thing."""
+    def speak(self, role: Role, view: View, chain: tuple[Fact, ...]) -> str:
+        """Return what ``role`` says, without tags."""
         seen = self.atlas.seen(view)
-        known = _progress(seen, chain)
-        words = {"verifier": self._verdict, "search": self._query, "answer": self._answer}[role](seen, known, chain)
-        names = {name for fact in (*seen, *chain) for name in (fact.subject, fact.value)}
-        return Demonstration(role, view, words, f"{role}/{len(chain)}/{known}", tuple(sorted(names, key=lambda name: (-len(name), name))))
+        known = progress(seen, chain)
+        return {"verifier": self._verdict, "search": self._query, "answer": self._answer}[role](seen, known, chain)
 
     def _verdict(self, seen: Sequence[Fact], known: int, chain: tuple[Fact, ...]) -> str:
         if known == len(chain):
@@ -168,27 +170,65 @@ class Disguise:
             return "." + "".join(self.rng.choices("abcdefghijklmnopqrstuvwxyz", k=2))
         return " ".join(self._word() for _ in range(self.rng.choice((1, 1, 1, 2, 2, 3))))
 
-    def apply(self, demonstration: Demonstration) -> Demonstration:
+    def apply(self, episode: Episode) -> Episode:
         """Replace every name by an invented one, the same everywhere."""
-        invented = {name: self.name(name) for name in demonstration.names}
-        pattern = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in demonstration.names))
+        invented = {name: self.name(name) for name in episode.names}
+        pattern = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in episode.names))
 
         def rename(text: str) -> str:
             return pattern.sub(lambda match: invented[match[0]], text)
 
-        view = demonstration.view
-        history = tuple(Record(record.author, record.kind, rename(record.text)) for record in view.history)
-        return replace(
-            demonstration, view=replace(view, question=rename(view.question), history=history), words=rename(demonstration.words)
-        )
+        def renamed(state: State) -> State:
+            history = tuple(replace(record, text=rename(record.text)) for record in state.view.history)
+            view = replace(state.view, question=rename(state.view.question), history=history)
+            return replace(state, view=view, words={role: rename(words) for role, words in state.words.items()})
+
+        return replace(episode, states=tuple(map(renamed, episode.states)))
 
     def _word(self) -> str:
         return self.rng.choice(self.starts) + "".join(self.rng.choices(self.continuations, k=self.rng.choice((0, 0, 1, 1, 2))))
 
 
-def _progress(seen: Sequence[Fact], chain: tuple[Fact, ...]) -> int:
-    """Count the leading facts of ``chain`` that were seen."""
+def progress(seen: Sequence[Fact], chain: tuple[Fact, ...]) -> int:
+    """Count the leading facts of ``chain`` that were seen.
+
+    >>> lyon, france = Fact("Lyon", "city", "France"), Fact("France", "currency", "Euro")
+    >>> progress([france, lyon], (lyon, france)), progress([france], (lyon, france))
+    (2, 0)
+    """
     known = 0
     while known < len(chain) and chain[known] in seen:
         known += 1
     return known
+
+
+def play(team: Team, task: Task, *, player: Demonstrator, teacher: Demonstrator) -> Episode:
+    """Play one episode and note at each state what every role should be taught to say.
+
+    Args:
+        team: The real game.
+        task: One of the shipped questions.
+        player: Decides how the episode goes, and so which states it visits.
+        teacher: Decides what is learnt there.
+    """
+    chain = player.atlas.chain(task)
+    team.reset(options={"task": task})
+    states: list[State] = []
+    reward = 0.0
+    while (role := team.agent_selection) is not None:
+        view = team.observe(role)
+        if role == "verifier":
+            words: dict[Role, str] = {each: teacher.speak(each, view, chain) for each in TAGS}
+            states.append(State(view, words, len(chain), progress(teacher.atlas.seen(view), chain)))
+        reward += team.step(utterance(role, player.speak(role, view, chain)))[1]  # type: ignore[arg-type]
+    names = {name for fact in (*player.atlas.seen(states[-1].view), *chain) for name in (fact.subject, fact.value)}
+    return Episode(tuple(states), tuple(sorted(names, key=lambda name: (-len(name), name))), reward)
+
+
+def utterance(role: str, words: str) -> str:
+    """Put words into the role's tag.
+
+    >>> utterance("verifier", "yes")
+    '<verify>yes</verify>'
+    """
+    return f"<{TAGS[role]}>{words}</{TAGS[role]}>"  # type: ignore[index]

@@ -3,8 +3,10 @@
 Place in the data flow: run once by a maintainer after :mod:`drmas_pl.tools.embedded.search_data`; its output is the model all three
 roles of ``agents=hierarchy`` start from when no other is named. Prompts are rendered by the roles' own ``compact`` templates.
 
-Most demonstrations have every name replaced by an invented one, so that the model learns to copy names from its prompt; held-out
-names would be out of its reach otherwise. The loss is the completion's cross-entropy plus a share of the prompt's.
+Prompts of an episode extend one another and end in a role's tag, so an episode is computed once: its longest prompt is the trunk, and
+each role's words at each state are a branch that sees the trunk only up to its state. Most episodes have every name replaced by an
+invented one, so that the model learns to copy names from its prompt; held-out names would be out of its reach otherwise. The loss is the
+cross-entropy of what is said plus a share of that of the trunk.
 
 Usage: ``python -m drmas_pl.tools.embedded.search_warmup [--out FOLDER] [--seed N] [--steps N] [--evaluate]``
 """
@@ -15,7 +17,6 @@ import argparse
 import random
 import re
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from drmas_pl.envs.search import embedded_search
 from drmas_pl.prompts import Template
 from drmas_pl.retrieval.corpus import Corpus
 from drmas_pl.seeding import derive_seed
-from drmas_pl.tools.embedded.search_demonstrator import TAGS, Atlas, Demonstration, Demonstrator, Disguise, Noise
+from drmas_pl.tools.embedded.search_demonstrator import CAREFUL, Atlas, Demonstrator, Disguise, Episode, Noise, play, utterance
 from drmas_pl.tools.embedded.search_play import evaluate
 from drmas_pl.types import Task
 
@@ -44,23 +45,33 @@ MARKS: Final = (
     *(f"<|{role}|>" for role in TEMPLATES),
     *(f"<{slash}{tag}>" for tag in ("query", "information", "verify", "search", "answer", "think") for slash in ("", "/")),
 )
+IGNORE: Final = -100
 VOCABULARY: Final = 3000
-EPISODES: Final = 3
+EPISODES: Final = 4
 DISGUISED: Final = 0.7
-ROLE_SHARES: Final[Mapping[str, float]] = {"verifier": 0.3, "search": 0.4, "answer": 0.3}
-PROMPT_WEIGHT: Final = 0.4
-BATCH: Final = 64
+TRUNK_WEIGHT: Final = 0.4
+BATCH: Final = 20
 BATCHES_AT_ONCE: Final = 16
 PEAK_LR: Final = 3e-3
 RISE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Token ids of one demonstration; the response ends with the end token."""
+class Tree:
+    """Token ids of one episode.
 
-    prompt: tuple[int, ...]
-    response: tuple[int, ...]
+    Attributes:
+        trunk: The longest prompt without its role tag.
+        branches: For each thing said: how much of the trunk it sees, and the role tag followed by the words and the end token.
+    """
+
+    trunk: tuple[int, ...]
+    branches: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return len(self.trunk) + sum(len(ids) for _, ids in self.branches)
 
 
 def build_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -113,58 +124,91 @@ def disguise_for(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Disg
     return Disguise(starts, sorted(piece for piece in pieces if re.fullmatch(r"[a-z]+", piece)), rng)
 
 
-def render(tokenizer: Any, demonstration: Demonstration) -> Row:
-    """Write a demonstration as ids: the role's own prompt, and the words in the role's tag."""
-    tag = TAGS[demonstration.role]
-    prompt = TEMPLATES[demonstration.role].render(demonstration.view, tokenizer, max_tokens=512).ids
-    response = tokenizer.encode(f"<{tag}>{demonstration.words}</{tag}>", add_special_tokens=False)
-    return Row(prompt, (*response, tokenizer.eos_token_id))
+def render(tokenizer: Any, episode: Episode) -> Tree:
+    """Write an episode as ids: the roles' own prompts, which share their beginnings, and what is said after each."""
+    branches = []
+    prompt: tuple[int, ...] = ()
+    for state in episode.states:
+        for role, words in state.words.items():
+            prompt = TEMPLATES[role].render(state.view, tokenizer, max_tokens=512).ids
+            said = tokenizer.encode(utterance(role, words), add_special_tokens=False)
+            branches.append((len(prompt) - 1, (prompt[-1], *said, tokenizer.eos_token_id)))
+    return Tree(prompt[:-1], tuple(branches))
 
 
 class Sampler:
-    """Draws batches of rows, sharing them out among roles and, within a role, leaning towards rare states.
+    """Draws batches of episodes.
 
     Args:
-        demonstrations: What to draw from.
+        episodes: What to draw from.
         tokenizer: Turns them into ids.
         seed: Seeds the draws and the invented names.
     """
 
-    def __init__(self, demonstrations: Sequence[Demonstration], tokenizer: PreTrainedTokenizerFast, *, seed: int) -> None:
-        self.demonstrations, self.tokenizer = demonstrations, tokenizer
+    def __init__(self, episodes: Sequence[Episode], tokenizer: PreTrainedTokenizerFast, *, seed: int) -> None:
+        self.episodes, self.tokenizer = episodes, tokenizer
         self.rng = random.Random(seed)
         self.disguise = disguise_for(tokenizer, self.rng)
-        states = Counter(item.state for item in demonstrations)
-        totals: dict[str, float] = defaultdict(float)
-        for item in demonstrations:
-            totals[item.role] += states[item.state] ** -0.5
-        self.weights = [ROLE_SHARES[item.role] * states[item.state] ** -0.5 / totals[item.role] for item in demonstrations]
 
-    def batches(self) -> Iterator[list[Row]]:
-        """Yield batches for ever, each of rows of similar length."""
+    def batches(self) -> Iterator[list[Tree]]:
+        """Yield batches for ever, each of episodes of similar length."""
         while True:
-            drawn = self.rng.choices(self.demonstrations, self.weights, k=BATCH * BATCHES_AT_ONCE)
-            rows = [render(self.tokenizer, self.disguise.apply(item) if self.rng.random() < DISGUISED else item) for item in drawn]
-            rows.sort(key=lambda row: len(row.prompt) + len(row.response))
-            batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+            drawn = self.rng.choices(self.episodes, k=BATCH * BATCHES_AT_ONCE)
+            trees = [render(self.tokenizer, self.disguise.apply(item) if self.rng.random() < DISGUISED else item) for item in drawn]
+            trees.sort(key=lambda tree: tree.size)
+            batches = [trees[start : start + BATCH] for start in range(0, len(trees), BATCH)]
             self.rng.shuffle(batches)
             yield from batches
 
 
-def losses(model: LlamaForCausalLM, rows: Sequence[Row], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean cross-entropies of response tokens and of prompt tokens."""
-    width = max(len(row.prompt) + len(row.response) for row in rows)
-    ids = torch.full((len(rows), width), pad)
-    spoken = torch.zeros((len(rows), width), dtype=torch.bool)
-    for index, row in enumerate(rows):
-        length = len(row.prompt) + len(row.response)
-        ids[index, :length] = torch.tensor(row.prompt + row.response)
-        spoken[index, len(row.prompt) : length] = True
-    targets, said = ids[:, 1:], spoken[:, 1:]
-    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-    loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
-    shown = ~said & (targets != pad)
-    return loss[said].mean(), loss[shown].mean()
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A batch of trees as tensors, all (N, T) but ``sees``.
+
+    Attributes:
+        ids: Token ids, trunk first, padded.
+        positions: Position of each token in its own prompt.
+        sees: Which token attends to which, (N, 1, T, T).
+        targets: Next token along the trunk or the branch; -100 where there is none to learn.
+        spoken: Whether the target is part of a branch.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    sees: torch.Tensor
+    targets: torch.Tensor
+    spoken: torch.Tensor
+
+
+def pack(trees: Sequence[Tree], pad: int) -> Packed:
+    """Lay trees out side by side."""
+    width = max(tree.size for tree in trees)
+    ids, positions = torch.full((len(trees), width), pad), torch.zeros((len(trees), width), dtype=torch.long)
+    targets, spoken = torch.full_like(ids, IGNORE), torch.zeros_like(ids, dtype=torch.bool)
+    sees = torch.eye(width, dtype=torch.bool).repeat(len(trees), 1, 1, 1)
+    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    for row, tree in enumerate(trees):
+        start = 0
+        for prefix, piece in ((0, tree.trunk), *tree.branches):
+            end = start + len(piece)
+            ids[row, start:end] = torch.tensor(piece)
+            positions[row, start:end] = torch.arange(prefix, prefix + len(piece))
+            targets[row, start : end - 1] = ids[row, start + 1 : end]
+            spoken[row, start:end] = start > 0
+            sees[row, 0, start:end, :prefix] = True
+            sees[row, 0, start:end, start:end] = causal[: len(piece), : len(piece)]
+            start = end
+    return Packed(ids, positions, sees, targets, spoken)
+
+
+def losses(model: LlamaForCausalLM, trees: Sequence[Tree], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean cross-entropies of what is said and of the trunks."""
+    batch = pack(trees, pad)
+    hidden = model.model(input_ids=batch.ids, attention_mask=batch.sees, position_ids=batch.positions, use_cache=False).last_hidden_state
+    learnt = batch.targets != IGNORE
+    loss = cross_entropy(model.lm_head(hidden[learnt]), batch.targets[learnt], reduction="none")
+    spoken = batch.spoken[learnt]
+    return loss[spoken].mean(), loss[~spoken].mean()
 
 
 def train(model: LlamaForCausalLM, sampler: Sampler, *, steps: int) -> None:
@@ -174,28 +218,29 @@ def train(model: LlamaForCausalLM, sampler: Sampler, *, steps: int) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / rise, (steps - step) / max(steps - rise, 1)))
     model.train()
     started, course = time.monotonic(), []
-    for step, rows in zip(range(steps), sampler.batches()):
-        spoken, shown = losses(model, rows, int(sampler.tokenizer.pad_token_id))
+    for step, trees in zip(range(steps), sampler.batches()):
+        spoken, shown = losses(model, trees, int(sampler.tokenizer.pad_token_id))
         optimizer.zero_grad()
-        (spoken + PROMPT_WEIGHT * shown).backward()
+        (spoken + TRUNK_WEIGHT * shown).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         course.append((spoken.item(), shown.item()))
-        if (step + 1) % 100 == 0:
+        if (step + 1) % 50 == 0:
             said, read = (sum(values) / len(values) for values in zip(*course))
-            print(f"step {step + 1}: response {said:.3f}, prompt {read:.3f}, {time.monotonic() - started:.0f} s", flush=True)
+            print(f"step {step + 1}: said {said:.3f}, trunk {read:.3f}, {time.monotonic() - started:.0f} s", flush=True)
             course = []
 
 
-def demonstrate(tasks: Sequence[Task], team: HierarchyTeam, atlas: Atlas, *, seed: int) -> list[Demonstration]:
-    """Have the demonstrator play every task a few times."""
-    said: list[Demonstration] = []
-    for episode in range(EPISODES):
+def demonstrate(tasks: Sequence[Task], team: HierarchyTeam, atlas: Atlas, *, seed: int) -> list[Episode]:
+    """Play every task a few times, in turn as badly as the teacher and with care, so that every kind of state is met often."""
+    episodes = []
+    for attempt in range(EPISODES):
         for task in tasks:
-            rng = random.Random(derive_seed(seed, task.id, episode))
-            said += Demonstrator(atlas, Noise(), rng).play(team, task)[0]
-    return said
+            rng = random.Random(derive_seed(seed, task.id, attempt))
+            player = Demonstrator(atlas, CAREFUL if attempt % 2 else Noise(), rng)
+            episodes.append(play(team, task, player=player, teacher=Demonstrator(atlas, Noise(), rng)))
+    return episodes
 
 
 def main() -> None:
@@ -203,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PACKAGE / "models" / "tiny-search")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3800)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the model in --out")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
@@ -213,13 +258,13 @@ def main() -> None:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(arguments.out)
         model = LlamaForCausalLM.from_pretrained(arguments.out)
     else:
-        demonstrations = demonstrate(read_tasks("embedded:search/train"), team, Atlas(corpus), seed=arguments.seed)
-        texts = [TEMPLATES[item.role].text(item.view) for item in demonstrations]
+        episodes = demonstrate(read_tasks("embedded:search/train"), team, Atlas(corpus), seed=arguments.seed)
+        texts = [TEMPLATES["search"].text(episode.states[-1].view) for episode in episodes]
         passages = [f"{entry.title}: {entry.text}" for entry in corpus]
         tokenizer = build_tokenizer([re.sub("|".join(map(re.escape, MARKS)), " ", text) for text in (*passages, *texts)])
         model = build_model(tokenizer)
-        print(f"{len(demonstrations)} demonstrations, {model.num_parameters()} parameters", flush=True)
-        train(model, Sampler(demonstrations, tokenizer, seed=arguments.seed), steps=arguments.steps)
+        print(f"{len(episodes)} episodes, {model.num_parameters()} parameters", flush=True)
+        train(model, Sampler(episodes, tokenizer, seed=arguments.seed), steps=arguments.steps)
         model.save_pretrained(arguments.out)
         tokenizer.save_pretrained(arguments.out)
     tasks = read_tasks("embedded:search/validation")
