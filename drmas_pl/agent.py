@@ -123,7 +123,8 @@ class Agent(L.LightningModule):
 
         The loss is a sum over tokens divided by ``batch.denominator``, so micro-batch losses add up to the minibatch loss.
         """
-        out = response_logprobs(self._bound(), batch, temperature=self.temperature, entropy=True)
+        entropy: Literal["value", "gradient"] = "gradient" if self.objective.needs_entropy else "value"
+        out = response_logprobs(self._bound(), batch, temperature=self.temperature, entropy=entropy)
         result = self.objective(
             out.logp,
             batch.old_logp,

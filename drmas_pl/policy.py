@@ -6,6 +6,7 @@ Legend: N rows, P prompt length, R response length, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,16 @@ class ResponseLogprobs:
     entropy: Tensor | None = None
 
 
-def response_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, entropy: bool = False) -> ResponseLogprobs:
+def response_logprobs(
+    policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, entropy: Literal["value", "gradient"] | None = None
+) -> ResponseLogprobs:
     """Score the response tokens of ``batch`` in one forward.
 
     Args:
         policy: Causal language model with the Transformers call signature; logits are taken at response positions only.
         batch: Left-padded prompts and right-padded responses.
         temperature: Sampling temperature; log-probs are those of the tempered distribution.
-        entropy: Whether to return the entropy as well; it carries a gradient.
+        entropy: Whether to return entropies as well: their ``value`` alone, which keeps no graph over (N, R, V), or with ``gradient``.
     """
     length = batch.response_mask.shape[1]
     position_ids = (batch.attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
@@ -43,6 +46,7 @@ def response_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: floa
     targets = batch.input_ids[:, -length:]
     zero = torch.zeros((), device=logits.device)
     logp = torch.where(batch.response_mask, token_logprobs(logits, targets, temperature=temperature), zero)
-    if not entropy:
+    if entropy is None:
         return ResponseLogprobs(logp)
-    return ResponseLogprobs(logp, torch.where(batch.response_mask, token_entropy(logits, temperature=temperature), zero))
+    values = token_entropy(logits if entropy == "gradient" else logits.detach(), temperature=temperature)
+    return ResponseLogprobs(logp, torch.where(batch.response_mask, values, zero))

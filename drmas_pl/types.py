@@ -84,6 +84,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be >= 0, got {self.temperature}; use 0 for greedy decoding")
         if not 0 < self.top_p <= 1:

@@ -6,8 +6,8 @@ Hydra's flags work: ``--multirun seed=0,1,2``, ``--cfg job`` prints the configur
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 try:
@@ -43,25 +43,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def launch(words: Sequence[str]) -> int:
     """Compose and check the configuration, then hand over to Hydra."""
-    from drmas_pl.tools.launch.arguments import separate
-    from drmas_pl.tools.launch.compose import MODULE, compose_run
-
-    flags, overrides = separate(words)
-    _, rewritten = compose_run(overrides)
     import hydra
     from omegaconf import DictConfig
 
+    from drmas_pl.tools.launch.arguments import BARE_FLAGS, is_multirun, separate
+    from drmas_pl.tools.launch.compose import MODULE, compose_run, fresh_folder
+
+    flags, overrides = separate(words)
+    if BARE_FLAGS.isdisjoint(flags):
+        config, overrides = compose_run(overrides, multirun=is_multirun(flags))
+        if is_multirun(flags) and config.output_dir is None:
+            overrides.append(f"++output_dir={fresh_folder('multirun')}")
     codes: list[int] = []
 
     @hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name="train")
     def job(config: DictConfig) -> None:
         codes.append(guarded(lambda: train(config)))
 
-    before, sys.argv = sys.argv, [sys.argv[0], *flags, *rewritten]
-    try:
-        job()
-    finally:
-        sys.argv = before
+    before = sys.argv
+    # Hydra keeps its own copy of a sweep's configuration in hydra.sweep.dir; each run folder has the whole one.
+    with tempfile.TemporaryDirectory() as scratch:
+        sys.argv = [before[0], *flags, f"hydra.sweep.dir={scratch}", *overrides]
+        try:
+            job()
+        finally:
+            sys.argv = before
     return max(codes, default=0)
 
 
@@ -69,19 +75,19 @@ def train(config: Any) -> int:
     """Train with one composed configuration and print the outcome."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
-    from omegaconf import OmegaConf
 
     from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.compose import complete, resolved
-    from drmas_pl.tools.launch.report import outcome
-    from drmas_pl.trainer.checkpoint import write_atomically
+    from drmas_pl.tools.launch.folder import ConfigFile, check_folder
+    from drmas_pl.tools.launch.report import header, outcome
     from drmas_pl.trainer.progress import ProgressBar
 
     hydra_config = HydraConfig.get()
     config = complete(config, job=hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None)
     plain = resolved(config)
-    run = build_run(plain, callbacks=[ProgressBar()])
-    write_atomically(Path(plain["output_dir"]) / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+    check_folder(plain["output_dir"], plain["resume"])
+    run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
+    print(header(run, plain), flush=True)
     state = run.trainer.fit(run.team, run.groups, run.data, ckpt_path=plain["resume"])
     print(outcome(run.trainer, plain))
     return INTERRUPTED if state.iteration < run.trainer.max_iterations else 0

@@ -60,11 +60,16 @@ class TransformersEngine(Engine):
         rooms = [response_room(request, self.context_length) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
-        with evaluating(self.policy), torch.inference_mode(), fast_linear():
-            for chunk in self._chunks(order, requests, rooms):
-                batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk])
-                batch.run()
-                completions.update(zip(chunk, self._completions(batch)))
+        try:
+            with evaluating(self.policy), torch.inference_mode(), fast_linear():
+                for chunk in self._chunks(order, requests, rooms):
+                    batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk])
+                    batch.run()
+                    completions.update(zip(chunk, self._completions(batch)))
+        except BaseException:
+            # what is left in the cache may be NaN
+            self._memory.release()
+            raise
         return [completions[i] for i in range(len(requests))]
 
     def wake(self) -> None:

@@ -137,4 +137,4 @@ def _densify(column: Tensor) -> Tensor:
     offset = column.to(torch.int64) - low
     present = torch.zeros(span, dtype=torch.bool, device=column.device)
     present[offset] = True
-    return (present.cumsum(0) - 1)[offset]
+    return offset if bool(present.all()) else (present.cumsum(0) - 1)[offset]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drmas_pl.functional.checks import check_rows
 from drmas_pl.functional.grouping import group_ids
-from drmas_pl.functional.segments import segment_count, segment_max, segment_mean, segment_min, segment_var
+from drmas_pl.functional.segments import segment_count, segment_max, segment_mean, segment_min, segment_sum
 
 Column = TypeVar("Column", Tensor, Tensor | None)
 
@@ -74,17 +74,14 @@ def scope_statistics(score: Tensor, group: Tensor, *, entry: Tensor | None = Non
         entry_value = segment_mean(value, cell)
         entry_group = torch.empty_like(entry_value, dtype=torch.int64).scatter_(0, cell, group)
         value = entry_value[cell]
-    size = int(group.max()) + 1 if group.numel() else 0
-    count = segment_count(entry_group, num_groups=size)
+    count = segment_count(entry_group)
+    size = count.numel()
     low, high = segment_min(entry_value, entry_group, num_groups=size), segment_max(entry_value, entry_group, num_groups=size)
+    mean = segment_sum(entry_value, entry_group, num_groups=size) / count
+    square = (entry_value - mean[entry_group]).square()
+    std = (segment_sum(square, entry_group, num_groups=size) / (count - ddof).clamp_min(1)).sqrt()
     constant = nearly_equal(low, high) & (count > 1)
-    return ScopeStatistics(
-        value=value,
-        mean=segment_mean(entry_value, entry_group, num_groups=size)[group],
-        std=segment_var(entry_value, entry_group, num_groups=size, ddof=ddof).sqrt()[group],
-        count=count[group],
-        constant=constant[group],
-    )
+    return ScopeStatistics(value=value, mean=mean[group], std=std[group], count=count[group], constant=constant[group])
 
 
 def nearly_equal(low: Tensor, high: Tensor) -> Tensor:

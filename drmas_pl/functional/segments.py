@@ -28,8 +28,7 @@ def segment_count(group: Tensor, *, num_groups: int | None = None) -> Tensor:
         >>> segment_count(torch.tensor([0, 2, 2]))
         tensor([1, 0, 2])
     """
-    size = _size(group, num_groups)
-    return torch.zeros(size, dtype=torch.int64, device=group.device).index_add_(0, group, torch.ones_like(group, dtype=torch.int64))
+    return torch.bincount(group, minlength=_size(group, num_groups))
 
 
 def segment_sum(value: Tensor, group: Tensor, *, num_groups: int | None = None) -> Tensor:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from drmas_pl.rewards.latex import Token, Unreadable
+from drmas_pl.rewards.nodes import CONSTANTS, Apply, Node, Number, Symbol, negate
 
 MAX_DEPTH: Final = 40
-CONSTANTS: Final = frozenset({"pi", "e", "i", "oo"})
 FUNCTIONS: Final = frozenset(
     {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp", "abs", "sqrt"}
 )
@@ -35,32 +34,6 @@ _NOT_SYMBOLS: Final = re.compile(
     r"|rightarrow|angle|triangle|circ|text|cap|setminus|forall|exists|mathbb|max|min|gcd|lcm|det|sim|cong|parallel|perp|boxed|fbox"
     r"|in|le|ge|ne|pm|mp|cup|lt|gt|degree|[^A-Za-z].*)"
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A literal: its exact value, and the number of digits after its decimal point (None without a point)."""
-
-    value: Fraction
-    places: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A variable or a constant of ``CONSTANTS``."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """An operation on nodes; ``add`` and ``mul`` take any number of arguments, ``neg`` and ``inv`` stand for minus and division."""
-
-    op: str
-    args: tuple[Node, ...]
-
-
-Node = Number | Symbol | Apply
 
 
 def parse_expression(tokens: Sequence[Token]) -> Node:
@@ -92,40 +65,6 @@ def known_name(letters: str) -> bool:
         (True, False)
     """
     return letters in FUNCTIONS or letters in _ALIASES or letters in CONSTANTS
-
-
-def free_symbols(node: Node) -> frozenset[str]:
-    """Return the names of a formula's variables.
-
-    Example:
-        >>> sorted(free_symbols(Apply("mul", (Symbol("pi"), Symbol("r")))))
-        ['r']
-    """
-    if isinstance(node, Symbol):
-        return frozenset() if node.name in CONSTANTS else frozenset({node.name})
-    if isinstance(node, Apply):
-        return frozenset().union(*map(free_symbols, node.args))
-    return frozenset()
-
-
-def negate(node: Node) -> Node:
-    """Return minus ``node``.
-
-    Example:
-        >>> negate(Symbol("x"))
-        Apply(op='neg', args=(Symbol(name='x'),))
-    """
-    return Apply("neg", (node,))
-
-
-def subtract(left: Node, right: Node) -> Node:
-    """Return ``left - right``.
-
-    Example:
-        >>> subtract(Symbol("x"), Symbol("y")).op
-        'add'
-    """
-    return Apply("add", (left, negate(right)))
 
 
 def _spell(token: Token) -> list[Token]:
@@ -261,7 +200,7 @@ class _Parser:
             index = self._group("[")
         opener = self.peek()
         radicand = self._group(opener) if opener in ("{", "(") else self._nested(self._primary)
-        return Apply("pow", (radicand, Apply("inv", (index,))))
+        return Apply("root", (radicand, index))
 
     def _function(self, name: str) -> Node:
         """Read a function's base or power, then its argument with or without brackets."""

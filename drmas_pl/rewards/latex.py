@@ -59,7 +59,7 @@ _REWRITES: Final = tuple(
         (r"(?<!\\)\\(?:[!,;:> ]|q?quad(?![A-Za-z]))|~", " "),
         (r"(?<!\\)(?:\$|\\[()\[\]])", ""),
         (r"\\operatorname\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
-        (r"\\(?:math(?:bf|it|sf|cal|rm)|boldsymbol|bm|vec)\s*\{\s*([A-Za-z])\s*\}", r" \1 "),
+        (r"\\(?:(?:math(?:bf|it|sf|cal)|boldsymbol|bm|vec)\s*\{\s*([A-Za-z])\s*\}|mathrm\s*\{\s*([ei])\s*\})", r" \1\2 "),
         (r"\\(?:text(?:bf|it|rm|sf|tt|normal)|math(?:rm|bf|it|sf)|mbox|hbox)(?![A-Za-z])", r"\\text"),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
-from drmas_pl.rewards.expression import Apply, Node, Number, Symbol
+from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol
 
 MAX_RATIONAL_BITS: Final = 131_072
 MAX_SYMBOLIC_BITS: Final = 20_000
@@ -45,7 +45,7 @@ def exact_value(node: Node) -> Fraction | None:
     """
     if isinstance(node, Number):
         return _checked(node.value)
-    if isinstance(node, Symbol) or node.op not in _RULES:
+    if isinstance(node, Symbol) or node.op not in RULES:
         return None
     values = []
     for argument in node.args:
@@ -54,7 +54,7 @@ def exact_value(node: Node) -> Fraction | None:
             return None
         values.append(value)
     try:
-        result = _RULES[node.op](*values)
+        result = RULES[node.op](*values)
     except ZeroDivisionError:
         return None
     return None if result is None else _checked(result)
@@ -176,13 +176,22 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
     return None if top is None or bottom is None else Fraction(top, bottom) ** exponent.numerator
 
 
+def _signed_root(value: Fraction, index: Fraction) -> Fraction | None:
+    """Take a root; an odd one of a negative number is negative."""
+    if value < 0 and index.denominator == 1 and index.numerator % 2 == 1:
+        positive = _power(-value, 1 / index)
+        return None if positive is None else -positive
+    return _power(value, 1 / index)
+
+
 def _root(number: int, degree: int) -> int | None:
-    """Return the exact integer root, or None."""
-    low, high = 0, 1 << (number.bit_length() // degree + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if middle**degree <= number else (low, middle - 1)
-    return low if low**degree == number else None
+    """Return the exact integer root of a natural number, or None; Newton's method from above."""
+    if number == 0:
+        return 0
+    root = 1 << -(-number.bit_length() // degree)
+    while (smaller := ((degree - 1) * root + number // root ** (degree - 1)) // degree) < root:
+        root = smaller
+    return root if root**degree == number else None
 
 
 def _factorial(number: Fraction) -> Fraction | None:
@@ -203,13 +212,13 @@ def _binomial(upper: Fraction, lower: Fraction) -> Fraction | None:
     return Fraction(math.comb(upper.numerator, lower.numerator))
 
 
-_RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
+RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
     "add": _add,
     "mul": _multiply,
     "neg": lambda value: -value,
     "inv": lambda value: 1 / value,
     "pow": _power,
-    "sqrt": lambda value: _power(value, Fraction(1, 2)),
+    "root": _signed_root,
     "factorial": _factorial,
     "binomial": _binomial,
     "percent": lambda value: value / 100,
@@ -217,6 +226,7 @@ _RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
     "floor": lambda value: Fraction(math.floor(value)),
     "ceil": lambda value: Fraction(math.ceil(value)),
 }
+"""What can be computed exactly; a function returns None where its result is irrational or undefined."""
 
 
 def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
@@ -232,7 +242,7 @@ def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
         return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if op == "factorial" else 1.0)
     if op == "binomial":
         return _two_to(bits[0])
-    return max(bits) + 1
+    return bits[0] if op == "root" else max(bits) + 1
 
 
 def _two_to(bits: float) -> float:

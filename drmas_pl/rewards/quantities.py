@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from drmas_pl.rewards.expression import Apply, Node, known_name, negate, parse_expression
+from drmas_pl.rewards.expression import known_name, parse_expression
 from drmas_pl.rewards.latex import Token, Unreadable
+from drmas_pl.rewards.nodes import Apply, Node, negate
 from drmas_pl.rewards.shapes import Value, Words
 from drmas_pl.rewards.units import is_unit_word, read_multiplier, read_unit
 

@@ -12,8 +12,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from drmas_pl.rewards.expression import Apply, Node, Number, Symbol, free_symbols, known_name, negate, parse_expression, subtract
+from drmas_pl.rewards.expression import known_name, parse_expression
 from drmas_pl.rewards.latex import Token, Unreadable, is_ambiguous, tidy, tokenize
+from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol, free_symbols, negate, subtract
 from drmas_pl.rewards.quantities import read_quantity, read_words
 from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Order, Raw, Relation, Shape, Value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drmas_pl.rewards.expression import Node
+from drmas_pl.rewards.nodes import Node
 
 Order = Literal["<", "<=", "!="]
 

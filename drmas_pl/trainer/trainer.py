@@ -137,6 +137,7 @@ class MultiAgentTrainer:
         self._start(team, groups, data, ckpt_path)
         try:
             with on_interrupt(self._request_stop):
+                self._call("on_fit_start")
                 if self.iteration == 0:
                     self._validate()
                 self._call("on_train_start")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ class WorkerGroup:
         self.name = name
         self.policy = policy
         self.tokenizer = tokenizer
-        self.agents = {agent.name: agent for agent in agents}
+        # by name, so that neither gradient nor minibatches depend on the order in which agents are configured
+        self.agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
         self.engine = engine
         self.fabric = fabric
         self.settings = settings or GroupSettings()
@@ -90,6 +92,8 @@ class WorkerGroup:
         else:
             policy.requires_grad_(False)
             self.module = fabric.setup_module(policy) if any(True for _ in policy.parameters()) else policy
+        self.module.eval()
+        self.engine.sleep()
         for agent in agents:
             agent.bind(self.module, tokenizer)
 
@@ -185,6 +189,7 @@ class WorkerGroup:
         Raises:
             CheckpointError: A file is missing or does not fit this group.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         try:
@@ -199,7 +204,7 @@ class WorkerGroup:
                 raise ValueError(f"missing weights {unknown[:3]}, unexpected {unexpected[:3]}")
             if self.optimizer is not None:
                 self._load_optimizer_state(torch.load(folder / "optimizer.pt", weights_only=True))
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit worker group {self.name!r}: {error}") from error
         self.weights_version, self.steps = counters["weights_version"], counters["steps"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]

@@ -114,20 +114,21 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
     assert group.optimizer is not None
     settings, parameters = group.settings.update, [p for p in group.policy.parameters() if p.requires_grad]
     group.optimizer.zero_grad(set_to_none=True)
-    computed, loss = 0, 0.0
+    agents: dict[str, dict[str, float]] = {}
     for name, agent in group.agents.items():
         batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
         if batches:
-            agent_loss, norm = _accumulate(group, agent, batches, parameters, agent_means[name], first=report.steps + report.skipped == 0)
-            agent_means[name].add({"loss": agent_loss, "grad_norm": norm})
-            loss, computed = loss + agent_loss, computed + sum(map(len, batches))
-    report.rows += computed
-    if not computed:
+            agents[name] = _accumulate(group, agent, batches, parameters, first=report.steps + report.skipped == 0)
+            report.rows += sum(map(len, batches))
+    if not agents:
         return
+    loss = sum(metrics["loss"] for metrics in agents.values())
     norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if not (math.isfinite(loss) and math.isfinite(norm)):
         _skip(group, minibatch, report)
         return
+    for name, metrics in agents.items():
+        agent_means[name].add(metrics)
     if norm == 0:
         return
     rate = group.set_rate()
@@ -139,15 +140,9 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
 
 
 def _accumulate(
-    group: WorkerGroup,
-    agent: Agent,
-    batches: Sequence[TokenBatch],
-    parameters: Sequence[nn.Parameter],
-    means: _Means,
-    *,
-    first: bool,
-) -> tuple[float, float]:
-    """Add one agent's gradient to ``.grad``; return its loss and the norm of its own gradient."""
+    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], *, first: bool
+) -> dict[str, float]:
+    """Add one agent's gradient to ``.grad``; return its metrics with its loss and the norm of its own gradient."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -163,13 +158,12 @@ def _accumulate(
         # nothing was stepped yet, so trainer and engine have the same weights and any drift is numerics
         values |= {"mismatch": drift["drift"], "mismatch_max": drift["drift_max"]}
         _warn_of_mismatch(group, agent, drift["drift"])
-    means.add(values)
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = float(nn.utils.get_total_norm(grads)) if grads else 0.0
     for parameter, earlier in zip(parameters, before, strict=True):
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
-    return math.fsum(losses), norm
+    return {**values, "loss": sum(losses), "grad_norm": norm}
 
 
 def _warn_of_mismatch(group: WorkerGroup, agent: Agent, mismatch: float) -> None:

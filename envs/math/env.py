@@ -33,6 +33,7 @@ class MathEnv(TextEnv):
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"grader"})
+    metric: ClassVar[str] = "accuracy"
 
     def __init__(self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0) -> None:
         super().__init__(read_tasks(SHIPPED) if tasks is None else tasks)

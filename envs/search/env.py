@@ -60,6 +60,7 @@ class SearchEnv(TextEnv):
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"retriever"})
+    metric: ClassVar[str] = "exact_match"
 
     def __init__(
         self, retriever: Retriever, tasks: Sequence[Task] = (), *, max_turns: int = 4, top_k: int = 3, max_information_chars: int = 4000

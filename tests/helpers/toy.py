@@ -34,7 +34,7 @@ class AnyText:
 
 
 class EvenEnv(TextEnv):
-    """Rewards a text whose character codes have an even sum, which a random model hits half of the time; two tries."""
+    """Solved by a text whose character codes have an even sum, which a random model hits half of the time; a second try earns half."""
 
     max_turns = 2
 
@@ -45,7 +45,8 @@ class EvenEnv(TextEnv):
     def act(self, action: str) -> StepResult:
         self.tries += 1
         even = sum(map(ord, action)) % 2 == 0
-        return StepResult("odd", float(even), terminated=even or self.tries == self.max_turns, success=even, metrics={"tries": self.tries})
+        over = even or self.tries == self.max_turns
+        return StepResult("odd", even / self.tries, terminated=over, success=even, metrics={"tries": self.tries})
 
 
 class WriterEditor(Team):

@@ -14,6 +14,14 @@ from pathlib import Path
 from drmas_pl.errors import ConfigError
 
 REQUIRED = ("env", "agents")
+# Flags of Hydra that need no configuration, those that take a word, and those that would read another primary configuration.
+BARE_FLAGS = frozenset({"--version", "--hydra-help", "--shell-completion", "-sc"})
+_TAKES = {
+    **dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all")),
+    **dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")),
+}
+_SHOWING = ("--cfg", "-c", "--info", "-i")
+_REFUSED = ("--config-name", "-cn", "--config-path", "-cp")
 _OVERRIDE = re.compile(r"(?P<prefix>~|\+\+?)?(?P<key>[^=~+\s][^=]*?)(?:=(?P<value>.*))?", re.DOTALL)
 
 
@@ -35,26 +43,46 @@ def split_override(word: str) -> tuple[str, str, str | None]:
 def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split command-line words into Hydra's flags and overrides; ``--config-dir`` turns into a search-path override.
 
-    >>> separate(["-m", "seed=1,2", "--cfg", "job"])
-    (['-m', '--cfg', 'job'], ['seed=1,2'])
+    Raises:
+        ConfigError: A flag cannot be used here, or not with another one.
+
+    >>> separate(["-m", "seed=1,2"]), separate(["--cfg", "job", "seed=1"])
+    ((['-m'], ['seed=1,2']), (['--cfg', 'job'], ['seed=1']))
     """
     flags: list[str] = []
     overrides: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
         name, _, given = word.partition("=")
         if name in ("--config-dir", "-cd"):
-            folder = Path(given or next(rest, "")).resolve()
-            if not folder.is_dir():
-                raise ConfigError(f"--config-dir must name a folder, got {str(folder)!r}")
-            overrides.append(f"hydra.searchpath=[file://{folder}]")
-        elif word.startswith("-"):
-            flags.append(word)
-            if name in ("--cfg", "-c", "--package", "-p", "--info", "-i") and not given:
-                flags += [value for value in [next(rest, None)] if value is not None]
+            overrides.append(_search_path(given or (rest.pop(0) if rest else "")))
+        elif name in _REFUSED:
+            raise ConfigError(f"{name} cannot be used here; put files of your own into env/, agents/, experiment/ … below --config-dir FOLDER")
+        elif name in ("--package", "-p") or (rest and rest[0] in _TAKES.get(name, ())):
+            flags += [word] if given or not rest else [word, rest.pop(0)]
         else:
-            overrides.append(word)
+            (flags if word.startswith("-") else overrides).append(word)
+    shown = next((flag for flag in flags if flag.partition("=")[0] in _SHOWING), None)
+    if shown and is_multirun(flags):
+        raise ConfigError(f"{shown} shows one run, --multirun starts several; leave one of the two out")
     return flags, overrides
+
+
+def is_multirun(flags: Collection[str]) -> bool:
+    """Tell whether the flags ask for one run per value.
+
+    >>> is_multirun(["-m"])
+    True
+    """
+    return not {"-m", "--multirun"}.isdisjoint(flags)
+
+
+def _search_path(name: str) -> str:
+    folder = Path(name).resolve()
+    if not name or not folder.is_dir():
+        raise ConfigError(f"--config-dir must name a folder, got {name!r}")
+    return f"hydra.searchpath=[file://{folder}]"
 
 
 def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collection[str] = ()) -> list[str]:

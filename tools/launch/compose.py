@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_module
@@ -38,12 +40,13 @@ class Choices:
             return cls({group: sorted(loader.get_group_options(group)) for group in groups if group not in ("hydra", "role")})
 
 
-def compose_run(overrides: Sequence[str], *, config_name: str = "train") -> tuple[DictConfig, list[str]]:
+def compose_run(overrides: Sequence[str], *, config_name: str = "train", multirun: bool = False) -> tuple[DictConfig, list[str]]:
     """Compose a run's configuration, with every choice and key checked.
 
     Args:
         overrides: Overrides as typed, without Hydra's flags.
         config_name: Primary configuration.
+        multirun: Whether settings may have several values; the configuration is then that of the first ones.
 
     Returns:
         The configuration and the overrides in the form Hydra takes.
@@ -56,14 +59,13 @@ def compose_run(overrides: Sequence[str], *, config_name: str = "train") -> tupl
     parts = [split_override(word) for word in overrides if word not in searchpath]
     chosen = {key: value or "" for prefix, key, value in parts if prefix != "~" and key in choices.groups}
     _check_choices(chosen, choices)
-    # an experiment brings its own env and agents, which a choice on the command line replaces
-    bound = REQUIRED if chosen.get("experiment", "null") != "null" else ()
-    if not bound:
-        _require(chosen, choices)
+    bound = _bound_by_experiment(chosen.get("experiment", ""), searchpath, config_name)
+    _require({*chosen, *bound}, choices)
     selecting = [f"{prefix}{key}" + (f"={value}" if value is not None else "") for prefix, key, value in parts if key in chosen]
     words = rewrite(overrides, choices.groups, bound=bound)
-    reference = _compose([*searchpath, *_first_of_each_sweep(rewrite(selecting, choices.groups, bound=bound))], config_name)
-    config = _compose(_first_of_each_sweep(words), config_name)
+    single = _first_of_each_sweep(words, multirun)
+    reference = _compose([*searchpath, *_first_of_each_sweep(rewrite(selecting, choices.groups, bound=bound), multirun)], config_name)
+    config = _compose(single, config_name)
     check_keys(_plain(config), _plain(reference))
     return config, words
 
@@ -72,11 +74,30 @@ def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
     """Fill in the run folder; ``job`` numbers the runs of a sweep."""
     OmegaConf.set_struct(config, False)
     if config.output_dir is None:
-        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        config.output_dir = f"outputs/{config.env.name}-{config.agents.name}/{now}"
+        config.output_dir = run_folder(config.resume) or fresh_folder(f"{config.env.name}-{config.agents.name}")
     if job is not None:
         config.output_dir = f"{config.output_dir}/{job}"
     return config
+
+
+def run_folder(resume: str | None) -> str | None:
+    """Return the run folder that a checkpoint to go on from lies in, or None when it lies elsewhere.
+
+    >>> run_folder("runs/a/checkpoints/iteration-000030")
+    'runs/a'
+    """
+    if resume is None:
+        return None
+    path = Path(resume)
+    for folder, inside in ((path, path / "checkpoints"), (path.parent, path), (path.parent.parent, path.parent)):
+        if inside.name == "checkpoints" and (inside != path / "checkpoints" or inside.is_dir()):
+            return str(folder)
+    return None
+
+
+def fresh_folder(name: str) -> str:
+    """Return ``outputs/<name>/<date-time>``, to the millisecond so that runs started together do not meet."""
+    return f"outputs/{name}/{datetime.now().strftime('%Y-%m-%d_%H-%M-%S-%f')[:-3]}"
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
@@ -94,11 +115,20 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 def missing_choice(choices: Choices, names: Iterable[str]) -> str:
     """Say which groups still need a choice, and what there is to choose."""
     lines = [f"choose {' and '.join(names)}, for example: python tools/train.py +env=search +agents=hierarchy"]
-    lines += [f"  {name}: {', '.join(choices.groups[name])}" for name in REQUIRED]
-    return "\n".join([*lines, f"  experiment: {', '.join(choices.groups.get('experiment', []))}"])
+    shown = {name: choices.groups.get(name, []) for name in (*REQUIRED, "experiment")}
+    lines += [textwrap.fill(f"{name}: {', '.join(options)}", 120, initial_indent="  ", subsequent_indent="    ") for name, options in shown.items()]
+    return "\n".join(lines)
 
 
-def _require(chosen: dict[str, str], choices: Choices) -> None:
+def _bound_by_experiment(experiment: str, searchpath: Sequence[str], config_name: str) -> list[str]:
+    """Return the required groups that an experiment chooses; a choice on the command line replaces them instead of adding one."""
+    if experiment in ("", "null"):
+        return []
+    config = _compose([*searchpath, f"experiment={experiment.split(',')[0]}"], config_name)
+    return [name for name in REQUIRED if name in config]
+
+
+def _require(chosen: Collection[str], choices: Choices) -> None:
     missing = [name for name in REQUIRED if name not in chosen]
     if missing:
         raise ConfigError(missing_choice(choices, missing))
@@ -109,7 +139,7 @@ def _check_choices(chosen: dict[str, str], choices: Choices) -> None:
         for option in value.split(","):
             if option != "null" and option not in choices.groups[group]:
                 known = choices.groups[group]
-                raise ConfigError(f"{group} has no option {option!r}{nearest(option, known)} Choose from: {', '.join(known)}")
+                raise ConfigError(f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}")
 
 
 def _compose(overrides: Sequence[str], config_name: str) -> DictConfig:
@@ -120,7 +150,7 @@ def _compose(overrides: Sequence[str], config_name: str) -> DictConfig:
         raise ConfigError(_first_line(error)) from error
 
 
-def _first_of_each_sweep(words: Sequence[str]) -> list[str]:
+def _first_of_each_sweep(words: Sequence[str], multirun: bool) -> list[str]:
     """Replace a sweep by its first value, since every run of a sweep has the same keys."""
     parser = OverridesParser.create()
     out = []
@@ -131,6 +161,8 @@ def _first_of_each_sweep(words: Sequence[str]) -> list[str]:
             raise ConfigError(f"cannot read {word.lstrip('+')!r}: {_first_line(error)}") from error
         if override.is_sweep_override():
             prefix, key, _ = split_override(word)
+            if not multirun:
+                raise ConfigError(f"{key} has several values; add --multirun for one run each, or write {key}=[…] for a list")
             out.append(f"{prefix}{key}={next(iter(override.sweep_string_iterator()))}")
         else:
             out.append(word)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 from typing import Any
 
 from drmas_pl.agent import Agent
@@ -19,11 +18,19 @@ from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.team import Team
 from drmas_pl.tools.launch.arguments import nearest_name
+from drmas_pl.tools.launch.construct import import_target
+from drmas_pl.tools.launch.roles import ModelSettings
 from drmas_pl.types import SamplingParams
 from drmas_pl.workers.update import UpdateSettings
 
-ROLE_SETTINGS = {"sampling": SamplingParams, "objective": PolicyObjective, "optimizer": OptimizerSettings, "update": UpdateSettings}
-ROLE_KEYS = ("_target_", "model", "trainable", "lr", *ROLE_SETTINGS)
+ROLE_SETTINGS = {
+    "model": ModelSettings,
+    "sampling": SamplingParams,
+    "objective": PolicyObjective,
+    "optimizer": OptimizerSettings,
+    "update": UpdateSettings,
+}
+ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
 
 
@@ -55,21 +62,7 @@ def _suggestion(path: str, known: set[str]) -> str:
     homes = sorted(
         (name for name in known if name.rpartition(".")[2] == found), key=lambda name: (name.count("."), name != f"optimizer.{found}", name)
     )
-    return f"; did you mean {homes[0]!r}?" if homes else ""
-
-
-def import_target(path: str, where: str) -> Any:
-    """Import what a ``_target_`` names.
-
-    Raises:
-        ConfigError: It cannot be imported.
-    """
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except Exception as error:  # a user's module may raise anything while it is imported
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of a class") from error
+    return f"; did you mean {homes[0]!r}?" if homes else "; --cfg job shows all there are"
 
 
 def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -16,6 +16,8 @@ INTERRUPTED = 130
 def guarded(action: Callable[[], int]) -> int:
     """Run ``action`` and turn the library's errors into one message and an exit code.
 
+    With ``HYDRA_FULL_ERROR=1`` in the environment errors keep their traceback.
+
     Returns:
         The action's own code; 2 for a wrong setting, 1 for a condition met at run time, 130 after Ctrl-C.
     """
@@ -23,10 +25,10 @@ def guarded(action: Callable[[], int]) -> int:
 
     try:
         return action()
-    except ConfigError as error:
-        return fail(str(error), USER_ERROR)
-    except DrMasError as error:
-        return fail(str(error), RUN_ERROR)
+    except (DrMasError, OSError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        return fail(str(error), USER_ERROR if isinstance(error, ConfigError) else RUN_ERROR)
     except KeyboardInterrupt:
         return fail("stopped at once; the last checkpoint is whole", INTERRUPTED)
 

@@ -6,7 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from drmas_pl.data.module import Split
+from drmas_pl.tools.launch.build import Run
 from drmas_pl.trainer.trainer import MultiAgentTrainer
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+def header(run: Run, config: Mapping[str, Any]) -> str:
+    """Return what a run is about to do: who plays what, with which weights, on how many tasks."""
+    data, trainer = run.data, run.trainer
+    counts = ", ".join(f"{len(data.tasks(split))} {split}" for split in SPLITS if data.tasks(split))
+    lines = [f"{config['agents']['name']} plays {config['env']['name']}: {counts} tasks, seed {config['seed']}, on {trainer.fabric.device}"]
+    for name, group in run.groups.items():
+        size = sum(parameter.numel() for parameter in group.policy.parameters())
+        rate = f"lr {group.settings.optimizer.lr:g}" if group.settings.trainable else "frozen"
+        lines.append(f"  weights {name!r} ({_count(size)} parameters, {rate}): {', '.join(group.agents)}")
+    per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
+    return "\n".join([*lines, f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}"])
 
 
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
@@ -31,8 +48,9 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
         "plot": trainer.folder.plot,
         "summary": folder / "summary.json",
     }
-    done = f"{summary['iterations']} iterations in {_clock(summary['seconds'])}, peak memory {summary['peak_rss_mb'] / 1024:.1f} GB"
-    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places.items() if path is not None)])
+    noun = "iteration" if summary["iterations"] == 1 else "iterations"
+    done = f"{summary['iterations']} {noun} in {_clock(summary['seconds'])}, peak memory {summary['peak_rss_mb'] / 1024:.1f} GB"
+    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places.items() if path is not None and path.exists())])
 
 
 def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:
@@ -42,6 +60,14 @@ def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _count(number: int) -> str:
+    """Return a number of parameters with two or three digits, such as 1.24 M."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
 
 
 def _clock(seconds: float) -> str:

@@ -13,7 +13,7 @@ ROLES = {"verifier": Verifier, "search": Searcher, "answer": Answerer}
 def test_role_and_team_read_with_the_same_grammar(name: str) -> None:
     agent = ROLES[name](name, template="compact")
     assert agent.grammar is HierarchyTeam.grammars[name]
-    assert agent.template.text(View("Q?")) == f"<|{name}|>Q?"
+    assert agent.template.text(View("Q?")) == f"Q?<|{name}|>"
 
 
 def test_full_template_is_the_default() -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.hierarchy import HierarchyTeam
+from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.search import embedded_search
 from drmas_pl.types import Record, Task
 
 YES, NO = "<verify>yes</verify>", "<verify>no</verify>"
@@ -128,3 +130,9 @@ def test_clones_go_separate_ways() -> None:
 def test_settings_outside_their_choices_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HierarchyTeam(Desk(), **settings)
+
+
+@pytest.mark.parametrize("on_invalid", ["end", "continue"])
+@pytest.mark.parametrize("last_turn", ["fail", "answer"])
+def test_keeps_the_team_contract_on_the_embedded_task(on_invalid: Any, last_turn: Any) -> None:
+    check_team(HierarchyTeam(embedded_search(split="validation"), on_invalid=on_invalid, last_turn=last_turn))

@@ -20,16 +20,16 @@ HISTORY = "<query>x {history}</query><information>X: It is a city in Y.</informa
 
 
 @pytest.mark.parametrize("role", ["verifier", "search", "answer"])
-def test_compact_prompt_is_tag_question_records(role: str) -> None:
+def test_compact_prompt_is_question_records_tag(role: str) -> None:
     template = getattr(templates, role.upper())["compact"]
-    assert template.text(VIEW) == f"<|{role}|>Where is {{x}}?{HISTORY}"
-    assert template.text(View("Q?")) == f"<|{role}|>Q?"
+    assert template.text(VIEW) == f"Where is {{x}}?{HISTORY}<|{role}|>"
+    assert template.text(View("Q?")) == f"Q?<|{role}|>"
 
 
-def test_compact_prompts_grow_by_appending() -> None:
-    template = templates.SEARCH["compact"]
-    texts = [template.text(View(VIEW.question, VIEW.history[:count])) for count in range(5)]
+def test_all_compact_prompts_of_an_episode_share_their_beginnings() -> None:
+    texts = [templates.SEARCH["compact"].text(View(VIEW.question, VIEW.history[:count])).removesuffix("<|search|>") for count in range(5)]
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
+    assert templates.ANSWER["compact"].text(VIEW) == texts[-1] + "<|answer|>"
 
 
 @pytest.mark.parametrize(

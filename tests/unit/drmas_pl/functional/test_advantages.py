@@ -247,7 +247,7 @@ def test_arguments_are_checked() -> None:
     score, group = torch.zeros(2), ids(0, 0)
     with pytest.raises(ValueError, match=r"std_group must have shape \(2,\) like score"):
         group_normalize(score, group, ids(0))
-    with pytest.raises(ValueError, match="mean_group must hold integer ids, got torch.float32"):
+    with pytest.raises(ValueError, match=r"mean_group must hold integer ids, got torch.float32"):
         group_normalize(score, score, None)
     with pytest.raises(ValueError, match="singleton must be one of 'zero', 'raw', 'agent_batch', got 'drop'"):
         group_normalize(score, group, group, singleton="drop")

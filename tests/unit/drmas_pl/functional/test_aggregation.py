@@ -81,7 +81,7 @@ def test_gradcheck(mode: Any) -> None:
 
 
 def test_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match="mode must be one of 'token-mean', .*, got 'mean'"):
+    with pytest.raises(ValueError, match=r"mode must be one of 'token-mean', .*, got 'mean'"):
         aggregate(LOSS, MASK, mode="mean", denominator=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="mode must be one of"):
         loss_denominator(MASK.sum(-1), mode="mean")  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_mismatch_sums_match_a_loop_and_count_merged_rows() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="mode must be one of 'token', 'token_mask', 'sequence', 'sequence_mask', got 'row'"):
         importance_weights(TRAINER, ENGINE, ALL, mode="row")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cap must be at least 1, got 0.5"):
+    with pytest.raises(ValueError, match=r"cap must be at least 1, got 0.5"):
         importance_weights(TRAINER, ENGINE, ALL, cap=0.5)
     with pytest.raises(ValueError, match=r"share one shape \(N, T\), got \(1, 3\), \(1, 2\), \(1, 3\)"):
         mismatch_sums(TRAINER, ENGINE[:, :2], ALL)

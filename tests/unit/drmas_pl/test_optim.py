@@ -1,0 +1,74 @@
+"""The learning rate over a known number of steps, and the settings that reach AdamW."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from drmas_pl.optim import OptimizerSettings, build_optimizer
+
+
+def factors(total: int, **settings: Any) -> list[float]:
+    return [OptimizerSettings(**settings).factor(step, total) for step in range(total)]
+
+
+def test_constant_rate_stays() -> None:
+    assert factors(5) == [1.0] * 5
+
+
+def test_linear_decay_reaches_zero_after_the_last_step() -> None:
+    assert factors(4, schedule="linear") == [1.0, 0.75, 0.5, 0.25]
+    assert OptimizerSettings(schedule="linear").factor(4, 4) == 0.0
+
+
+def test_cosine_decay_follows_the_half_wave() -> None:
+    assert factors(4, schedule="cosine") == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_warmup_rises_linearly_and_hands_over_at_the_peak(schedule: str) -> None:
+    rates = factors(10, schedule=schedule, warmup_ratio=0.3)
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert max(rates) == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_steps_beyond_the_planned_ones_do_not_learn(schedule: str) -> None:
+    assert OptimizerSettings(schedule=schedule).factor(12, 10) == 0.0  # type: ignore[arg-type]
+
+
+def test_every_setting_reaches_adamw_and_fixed_parameters_do_not() -> None:
+    layer = nn.Linear(2, 2)
+    layer.bias.requires_grad_(False)
+    optimizer = build_optimizer(layer.parameters(), OptimizerSettings(lr=0.5, betas=(0.1, 0.2), eps=0.3, weight_decay=0.4))
+    (group,) = optimizer.param_groups
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.1, 0.2), 0.3, 0.4)
+    assert [parameter.shape for parameter in group["params"]] == [(2, 2)]
+
+
+def test_betas_from_a_configuration_become_a_tuple() -> None:
+    assert OptimizerSettings(betas=[0, 0.5]).betas == (0.0, 0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0.0}, "lr must be positive, got 0.0; freeze"),
+        ({"lr": float("nan")}, "lr must be positive"),
+        ({"schedule": "step"}, "schedule must be constant, cosine or linear, got 'step'"),
+        ({"warmup_ratio": 1.0}, r"warmup_ratio must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimizerSettings(**settings)
+
+
+def test_a_frozen_policy_gets_no_optimizer() -> None:
+    with pytest.raises(ValueError, match="no parameter requires a gradient"):
+        build_optimizer(nn.Linear(1, 1).requires_grad_(False).parameters(), OptimizerSettings())

@@ -1,0 +1,80 @@
+"""Every transition of a worker group's state machine, allowed or not."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from drmas_pl.errors import LifecycleError
+from drmas_pl.workers.lifecycle import Lifecycle, State
+
+ALLOWED = {
+    (State.ASLEEP, State.ROLLOUT),
+    (State.ROLLOUT, State.ASLEEP),
+    (State.ASLEEP, State.TRAINING),
+    (State.TRAINING, State.ASLEEP),
+    (State.ASLEEP, State.CLOSED),
+}
+FORBIDDEN = [pair for pair in product(State, State) if pair not in ALLOWED]
+
+
+def at(state: State) -> Lifecycle:
+    lifecycle = Lifecycle("solver")
+    lifecycle.state = state
+    return lifecycle
+
+
+@pytest.mark.parametrize(("before", "after"), sorted(ALLOWED, key=str))
+def test_allowed_transitions_change_the_state(before: State, after: State) -> None:
+    lifecycle = at(before)
+    lifecycle.move(after)
+    assert lifecycle.state is after
+
+
+@pytest.mark.parametrize(("before", "after"), FORBIDDEN)
+def test_forbidden_transitions_name_group_and_both_states(before: State, after: State) -> None:
+    lifecycle = at(before)
+    with pytest.raises(LifecycleError, match=f"'solver' cannot go from {before.value} to {after.value}"):
+        lifecycle.move(after)
+    assert lifecycle.state is before
+
+
+def test_hooks_are_called_in_order_with_both_states_before_the_change() -> None:
+    calls: list[tuple[str, State, State, State]] = []
+    lifecycle = Lifecycle("solver", hooks=[lambda *pair: calls.append(("first", *pair, lifecycle.state))])
+    lifecycle.hooks.append(lambda *pair: calls.append(("second", *pair, lifecycle.state)))
+    with lifecycle.phase(State.ROLLOUT):
+        pass
+    there, back = (State.ASLEEP, State.ROLLOUT, State.ASLEEP), (State.ROLLOUT, State.ASLEEP, State.ROLLOUT)
+    assert calls == [("first", *there), ("second", *there), ("first", *back), ("second", *back)]
+
+
+def test_hooks_do_not_see_forbidden_transitions() -> None:
+    calls: list[object] = []
+    lifecycle = Lifecycle("solver", hooks=[lambda *pair: calls.append(pair)])
+    with pytest.raises(LifecycleError):
+        lifecycle.move(State.ASLEEP)
+    assert not calls
+
+
+@pytest.mark.parametrize("state", [State.ROLLOUT, State.TRAINING])
+def test_an_exception_inside_a_phase_ends_it(state: State) -> None:
+    lifecycle = Lifecycle("solver")
+    with pytest.raises(ZeroDivisionError), lifecycle.phase(state):
+        raise ZeroDivisionError
+    assert lifecycle.state is State.ASLEEP
+
+
+def test_phases_do_not_nest() -> None:
+    lifecycle = Lifecycle("solver")
+    with lifecycle.phase(State.ROLLOUT):
+        with pytest.raises(LifecycleError, match="from rollout to training"), lifecycle.phase(State.TRAINING):
+            pass
+        assert lifecycle.state is State.ROLLOUT
+
+
+def test_require_names_what_is_and_what_must_be() -> None:
+    with pytest.raises(LifecycleError, match="'solver' is asleep but must be training"):
+        Lifecycle("solver").require(State.TRAINING)
+    at(State.TRAINING).require(State.TRAINING)

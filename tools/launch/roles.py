@@ -1,0 +1,107 @@
+"""From the roles of a configuration to agents: what a role does not set for itself it takes from the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from drmas_pl.agent import Agent
+from drmas_pl.errors import ConfigError
+from drmas_pl.objective import PolicyObjective
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.team import Team
+from drmas_pl.tools.launch.arguments import nearest
+from drmas_pl.tools.launch.construct import build, settings
+from drmas_pl.types import SamplingParams
+from drmas_pl.workers.build import AgentBinding
+from drmas_pl.workers.update import UpdateSettings
+
+SAMPLING = ("temperature", "top_p", "top_k")
+TURNS = ("overflow", "invalid_penalty", "on_truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """A model and what goes well with it.
+
+    Attributes:
+        path: What :func:`drmas_pl.models.load_model` understands.
+        template: Name of the prompt template its roles use, or the template's fields.
+        lr: Learning rate where none is set.
+        max_prompt_tokens: Prompt budget.
+        max_new_tokens: Response budget.
+        dtype: Data type of the weights.
+        attn_implementation: As in Transformers; None leaves the choice to it.
+    """
+
+    path: str
+    template: str | dict[str, Any]
+    lr: float
+    max_prompt_tokens: int
+    max_new_tokens: int
+    dtype: Literal["float32", "bfloat16", "float16"]
+    attn_implementation: str | None
+
+
+def check_run_settings(config: Mapping[str, Any]) -> None:
+    """Check the values that roles take from the run, so that a message names the setting that was typed.
+
+    Raises:
+        ConfigError: A value is of the wrong type or out of range.
+    """
+    model = settings(ModelSettings, config["model"], "model")
+    settings(SamplingParams, {key: config["rollout"][key] for key in SAMPLING}, "rollout")
+    settings(PolicyObjective, config["objective"], "objective")
+    settings(UpdateSettings, config["update"], "update")
+    optimizer = config["optimizer"]
+    settings(OptimizerSettings, {**optimizer, "lr": model.lr if optimizer["lr"] is None else optimizer["lr"]}, "optimizer")
+
+
+def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
+    """Return the team's agents, each of which needs a role, and nobody else."""
+    wrong = set(roles) ^ set(team.possible_agents)
+    if wrong:
+        hint = nearest(sorted(wrong)[0], team.possible_agents)
+        raise ConfigError(f"agents.roles must name exactly {list(team.possible_agents)}, got {list(roles)}{hint}")
+    return list(team.possible_agents)
+
+
+def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:
+    """Return the model of a role: the run's, that of a file in ``conf/model``, or a path with the run's other settings."""
+    choice = config["agents"]["roles"][name].get("model")
+    if isinstance(choice, str):
+        file = resources.files("drmas_pl.conf") / "model" / f"{choice}.yaml"
+        choice = yaml.safe_load(file.read_text()) if file.is_file() else {"path": choice}
+    return settings(ModelSettings, {**config["model"], **(choice or {})}, f"agents.roles.{name}.model")
+
+
+def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
+    """Build an agent and what it asks of its worker group; null and missing settings take the run's values."""
+    where, role, model = f"agents.roles.{name}", dict(config["agents"]["roles"][name]), role_model(name, config)
+    run_sampling = {key: config["rollout"][key] for key in SAMPLING}
+    sampling = {**run_sampling, "max_new_tokens": model.max_new_tokens, **(role.pop("sampling", None) or {})}
+    objective = settings(PolicyObjective, {**config["objective"], **(role.pop("objective", None) or {})}, f"{where}.objective")
+    optimizer = _optimizer(role, model, config["optimizer"], where)
+    own_update = {**config["update"], **(role.pop("update", None) or {}), "dump_folder": f"{config['output_dir']}/skipped"}
+    update = settings(UpdateSettings, own_update, f"{where}.update")
+    trainable = role.pop("trainable", True)
+    if not isinstance(trainable, bool):
+        raise ConfigError(f"{where}.trainable must be true or false, got {trainable!r}")
+    role.pop("model", None)
+    run_wide = {"template": model.template, "max_prompt_tokens": model.max_prompt_tokens, **{key: config["rollout"][key] for key in TURNS}}
+    role |= {key: value for key, value in run_wide.items() if role.get(key) is None}
+    objects = {"sampling": settings(SamplingParams, sampling, f"{where}.sampling"), "objective": objective, "optimizer": optimizer}
+    agent: Agent = build(role, where, name, **objects)
+    return AgentBinding(agent, model.path, trainable=trainable, optimizer=optimizer, update=update)
+
+
+def _optimizer(role: dict[str, Any], model: ModelSettings, run: Mapping[str, Any], where: str) -> OptimizerSettings:
+    """Take the role's optimizer settings out of ``role``; its ``lr`` counts most, then the run's, then the model's."""
+    own = {**run, **(role.pop("optimizer", None) or {})}
+    lr = role.pop("lr", None)
+    own["lr"] = next(value for value in (lr, own["lr"], model.lr) if value is not None)
+    return settings(OptimizerSettings, own, f"{where}.optimizer")
