@@ -146,3 +146,8 @@ class TextEnv(gymnasium.Env[str, str]):
         for name, value in vars(self).items():
             setattr(twin, name, copy.deepcopy(value, memo))
         return twin
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        """Copying a wrapped environment must not copy what is shared either."""
+        memo[id(self)] = twin = self.clone()
+        return twin

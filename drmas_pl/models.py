@@ -30,7 +30,7 @@ from drmas_pl.testing import tiny_policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_FILES = ("*.json", "*.jinja", "*.model", "*.safetensors", "*.txt")
-_RANDOM = {"llama-tiny": {"hidden_size": 32, "layers": 2}}
+_RANDOM = {"llama-tiny": {"hidden_size": 32, "layers": 2, "context_length": 2048}}
 _TAGS = tuple(f"<{slash}{name}>" for name in ("think", "search", "answer", "verify", "information") for slash in ("", "/"))
 _log = logging.getLogger(__name__)
 

@@ -84,6 +84,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"stop must be a sequence of non-empty texts, got {self.stop!r}")
         object.__setattr__(self, "stop", tuple(self.stop))
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be >= 0, got {self.temperature}; use 0 for greedy decoding")

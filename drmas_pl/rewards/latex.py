@@ -84,7 +84,7 @@ _REWRITES: Final = tuple(
 _MARKDOWN = re.compile(r"(\*\*|__|\*|`)(.*\S)\1", re.DOTALL)
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{\s*(\d+)\s*\}")
 _TWO_ARGUMENTS = re.compile(r"\\(?:frac|binom)(?![A-Za-z])\s*")
-_SPACED_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?![\d.])")
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.])(?<!\d )\d{1,3}(?: \d{3})+(?! ?\d)")
 
 
 def tidy(text: str) -> str:
@@ -172,7 +172,7 @@ def _token_pattern(thousands: bool, scientific: bool) -> re.Pattern[str]:
     exponent = r"(?:E[+-]?\d+|e\d+(?![A-Za-z]))" if not scientific else r"[eE][+-]?\d+(?![A-Za-z])"
     grouped = rf"{_THOUSANDS}(?:\.\d+)?|" if thousands else ""
     return re.compile(
-        rf"""(?P<number>{grouped}(?:\d+(?:\.\d*)?|\.\d+)(?:{exponent})?)
+        rf"""(?P<number>(?:{grouped}\d+(?:\.\d*)?|\.\d+)(?:{exponent})?)
         |(?P<text>\\text\s*\{{[^{{}}]*\}})
         |(?P<name>\\(?:[A-Za-z]+|[{{}}|\\$]))
         |(?P<letters>[^\W\d_]+)

@@ -54,7 +54,7 @@ def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versio
 
     Args:
         trajectories: What was collected for training.
-        samples: Configured trajectories per task, failed ones included.
+        samples: Configured trajectories per task, failed ones included; a task that was drawn twice has twice as many.
         versions: Weight version by agent name that must have sampled every turn.
 
     Raises:
@@ -68,6 +68,6 @@ def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versio
         for turn in trajectory.turns:
             if turn.weights_version != versions[turn.agent]:
                 raise BatchError(f"agent {turn.agent!r} spoke with weights {turn.weights_version}, expected version {versions[turn.agent]}")
-    wrong = {task: count for task, count in counts.items() if count != samples}
+    wrong = {task: count for task, count in counts.items() if count % samples}
     if wrong:
         raise BatchError(f"every task needs {samples} samples, but {len(wrong)} tasks differ, for example {next(iter(wrong.items()))}")

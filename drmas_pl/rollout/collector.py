@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
-from drmas_pl.errors import BatchError, TrainingStopped
+from drmas_pl.errors import BatchError, EnvironmentFault, TrainingStopped
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Task, Trajectory, Turn
@@ -85,7 +87,7 @@ class Collector:
         """Play ``phase.samples`` trajectories per task.
 
         Args:
-            tasks: Tasks to play.
+            tasks: Tasks to play; one that comes again is played again, its samples numbered on.
             engines: Awake engine by agent name; agents of one worker group share one object.
             phase: Purpose, seeds and sampling.
 
@@ -95,9 +97,14 @@ class Collector:
         Raises:
             TrainingStopped: More trajectories failed than ``max_failed_share`` allows; the first cause is in the message.
         """
+        played: Counter[str] = Counter()
+        jobs = []
+        for task in tasks:
+            jobs += [(task, played[task.id] + sample) for sample in range(phase.samples)]
+            played[task.id] += phase.samples
         with _Session(self, engines, phase) as session:
-            trajectories = asyncio.run(session.run([(task, sample) for task in tasks for sample in range(phase.samples)]))
-        if len(trajectories) != len(tasks) * phase.samples:
+            trajectories = _run(session.run(jobs))
+        if len(trajectories) != len(jobs):
             raise BatchError(f"expected {len(tasks)} x {phase.samples} trajectories, got {len(trajectories)}")
         failed = [trajectory for trajectory in trajectories if trajectory.failed]
         if failed:
@@ -183,6 +190,8 @@ class _Session:
             turns.append(replace(turn, index=len(turns), agent_index=counts.get(name, 0), local_reward=local))
             counts[name] = counts.get(name, 0) + 1
             reward += gained
+        if not math.isfinite(reward + sum(turn.local_reward for turn in turns)):
+            raise EnvironmentFault(f"the reward is {reward}; environments must give finite numbers")
         success = bool(info.get("success", False)) and terminated
         return Trajectory(task, sample, tuple(turns), reward, "terminated" if terminated else "truncated", success, info.get("metrics", {}))
 
@@ -225,3 +234,13 @@ class _Session:
         if self.pool is None:
             return call()
         return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+
+def _run(session: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+    """Run to the end, in a thread of its own where this one already has an event loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(session)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, session).result()

@@ -54,11 +54,15 @@ class TurnTable:
         Raises:
             ValueError: A name is unknown.
         """
-        unknown = [name for name in names if name not in get_args(Scope)]
-        if unknown or not names:
-            raise ValueError(f"a scope needs names out of {list(get_args(Scope))}, got {list(names)}")
+        check_scope(names)
         columns = [getattr(self, name) for name in names if name != "batch"]
         return group_ids(*columns) if columns else torch.zeros_like(self.task)
+
+
+def check_scope(names: Sequence[str]) -> None:
+    """Raise ValueError unless ``names`` is a list of one or more column names."""
+    if isinstance(names, str) or not names or any(name not in get_args(Scope) for name in names):
+        raise ValueError(f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example")
 
 
 def build_table(trajectories: Sequence[Trajectory], agents: Mapping[str, Agent]) -> TurnTable:

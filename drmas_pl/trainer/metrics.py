@@ -63,7 +63,7 @@ def signal_metrics(table: TurnTable, advantage: Tensor, estimator: AdvantageEsti
     Args:
         table: N turns.
         advantage: (N,) advantages the estimator gave them.
-        estimator: Its scopes are the ones explained.
+        estimator: Its unit and scopes are the ones explained.
 
     Returns:
         ``train/<agent>/…`` with ``amplification``, ``amplification_global``, ``advantage_square`` (mean A²), ``reward_mean``,
@@ -75,10 +75,11 @@ def signal_metrics(table: TurnTable, advantage: Tensor, estimator: AdvantageEsti
     count = len(table.names)
     mean_group = table.scope(estimator.mean_scope)
     std_group = None if estimator.std_scope is None else table.scope(estimator.std_scope)
+    entry = table.trajectory if estimator.unit == "trajectory" else None
     health = group_health(table.score, table.scope(("task", "agent")), table.agent, num_agents=count)
     advantage = advantage.to(table.score.dtype)
     columns = {
-        "amplification": amplification(table.score, table.agent, mean_group, std_group, num_agents=count),
+        "amplification": amplification(table.score, table.agent, mean_group, std_group, entry=entry, num_agents=count),
         "amplification_global": global_amplification(table.score, table.agent, table.task, num_agents=count),
         "advantage_square": segment_mean(advantage.square(), table.agent, num_groups=count),
         "no_signal": segment_mean((advantage == 0).to(table.score.dtype), table.agent, num_groups=count),

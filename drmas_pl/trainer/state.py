@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from drmas_pl.agent import Agent
 from drmas_pl.team import Team
 from drmas_pl.trainer.checkpoint import Manifest
 from drmas_pl.trainer.evaluate import Evaluation
@@ -69,7 +70,7 @@ class RunState:
             iteration=self.iteration,
             seed=seed,
             agents={name: group for name, (group, _) in agents.items()},
-            templates={name: _hash(repr(asdict(agent.template))) for name, (_, agent) in agents.items()},
+            templates={name: template_hash(agent) for name, (_, agent) in agents.items()},
             data=dict(data),
             state={**state, "best": None if self.best_at is None else self.best, "seconds_before": self.seconds},
         )
@@ -118,5 +119,6 @@ def peak_rss_mb() -> float:
     return peak / (1024 * 1024) if sys.platform == "darwin" else peak / 1024
 
 
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def template_hash(agent: Agent) -> str:
+    """Identify the prompt an agent is given; equal hashes mean equal templates."""
+    return hashlib.blake2b(repr(asdict(agent.template)).encode(), digest_size=8).hexdigest()

@@ -58,7 +58,9 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if name in ("--config-dir", "-cd"):
             overrides.append(_search_path(given or (rest.pop(0) if rest else "")))
         elif name in _REFUSED:
-            raise ConfigError(f"{name} cannot be used here; put files of your own into env/, agents/, experiment/ … below --config-dir FOLDER")
+            raise ConfigError(
+                f"{name} cannot be used here; put files of your own into env/, agents/, experiment/ … below --config-dir FOLDER"
+            )
         elif name in ("--package", "-p") or (rest and rest[0] in _TAKES.get(name, ())):
             flags += [word] if given or not rest else [word, rest.pop(0)]
         else:

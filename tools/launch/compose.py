@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -58,16 +58,23 @@ def compose_run(overrides: Sequence[str], *, config_name: str = "train", multiru
     choices = Choices.read(searchpath)
     parts = [split_override(word) for word in overrides if word not in searchpath]
     chosen = {key: value or "" for prefix, key, value in parts if prefix != "~" and key in choices.groups}
-    _check_choices(chosen, choices)
+    check_choices(chosen, choices)
     bound = _bound_by_experiment(chosen.get("experiment", ""), searchpath, config_name)
     _require({*chosen, *bound}, choices)
-    selecting = [f"{prefix}{key}" + (f"={value}" if value is not None else "") for prefix, key, value in parts if key in chosen]
     words = rewrite(overrides, choices.groups, bound=bound)
-    single = _first_of_each_sweep(words, multirun)
-    reference = _compose([*searchpath, *_first_of_each_sweep(rewrite(selecting, choices.groups, bound=bound), multirun)], config_name)
+    single = first_values(words, multirun=multirun)
     config = _compose(single, config_name)
-    check_keys(_plain(config), _plain(reference))
+    check_keys(_plain(config), _plain(_compose([*searchpath, *_selected(single, config_name, choices)], config_name)))
     return config, words
+
+
+def compose_file(group: str, option: str) -> dict[str, Any]:
+    """Return what one file of a config group holds.
+
+    >>> compose_file("evaluation", "paper")["samples"]
+    16
+    """
+    return cast(dict[str, Any], _plain(_compose([], f"{group}/{option}"))[group])
 
 
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
@@ -109,14 +116,17 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
-        raise ConfigError(_first_line(error)) from error
+        raise ConfigError(first_line(error)) from error
 
 
 def missing_choice(choices: Choices, names: Iterable[str]) -> str:
     """Say which groups still need a choice, and what there is to choose."""
-    lines = [f"choose {' and '.join(names)}, for example: python tools/train.py +env=search +agents=hierarchy"]
+    lines = [f"choose {' and '.join(names)}, for example: +env=search +agents=hierarchy"]
     shown = {name: choices.groups.get(name, []) for name in (*REQUIRED, "experiment")}
-    lines += [textwrap.fill(f"{name}: {', '.join(options)}", 120, initial_indent="  ", subsequent_indent="    ") for name, options in shown.items()]
+    lines += [
+        textwrap.fill(f"{name}: {', '.join(options)}", 120, initial_indent="  ", subsequent_indent="    ")
+        for name, options in shown.items()
+    ]
     return "\n".join(lines)
 
 
@@ -134,7 +144,12 @@ def _require(chosen: Collection[str], choices: Choices) -> None:
         raise ConfigError(missing_choice(choices, missing))
 
 
-def _check_choices(chosen: dict[str, str], choices: Choices) -> None:
+def check_choices(chosen: Mapping[str, str], choices: Choices) -> None:
+    """Make sure that every chosen option exists; values of a sweep are checked one by one.
+
+    Raises:
+        ConfigError: One does not; the message names the nearest and lists all.
+    """
     for group, value in chosen.items():
         for option in value.split(","):
             if option != "null" and option not in choices.groups[group]:
@@ -142,23 +157,37 @@ def _check_choices(chosen: dict[str, str], choices: Choices) -> None:
                 raise ConfigError(f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}")
 
 
-def _compose(overrides: Sequence[str], config_name: str) -> DictConfig:
+def _selected(words: Sequence[str], config_name: str, choices: Choices) -> list[str]:
+    """Return the choice of every group but the experiment, whose values must be known keys as much as anybody's."""
+    chosen = _compose(words, config_name, hydra=True).hydra.runtime.choices
+    pairs = [f"{group}={option}" for group, option in chosen.items() if group in choices.groups and group != "experiment" and option]
+    return rewrite(pairs, choices.groups)
+
+
+def _compose(overrides: Sequence[str], config_name: str, *, hydra: bool = False) -> DictConfig:
     try:
         with initialize_config_module(MODULE, version_base="1.3"):
-            return compose(config_name, overrides=list(overrides))
+            return compose(config_name, overrides=list(overrides), return_hydra_config=hydra)
     except (HydraException, OmegaConfBaseException, ConfigCompositionException) as error:
-        raise ConfigError(_first_line(error)) from error
+        raise ConfigError(first_line(error)) from error
 
 
-def _first_of_each_sweep(words: Sequence[str], multirun: bool) -> list[str]:
-    """Replace a sweep by its first value, since every run of a sweep has the same keys."""
+def first_values(words: Sequence[str], *, multirun: bool) -> list[str]:
+    """Replace a sweep by its first value, since every run of a sweep has the same keys.
+
+    Raises:
+        ConfigError: A word cannot be read, or has several values without ``multirun``.
+
+    >>> first_values(["++seed=3,4"], multirun=True)
+    ['++seed=3']
+    """
     parser = OverridesParser.create()
     out = []
     for word in words:
         try:
             override = parser.parse_override(word)
         except HydraException as error:
-            raise ConfigError(f"cannot read {word.lstrip('+')!r}: {_first_line(error)}") from error
+            raise ConfigError(f"cannot read {word.lstrip('+')!r}: {first_line(error)}") from error
         if override.is_sweep_override():
             prefix, key, _ = split_override(word)
             if not multirun:
@@ -173,5 +202,6 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the part of an error's message that fits on one line."""
     return str(error).strip().splitlines()[0]

@@ -103,8 +103,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
 
 
 def _message(where: str, error: Any, value: Any) -> str:
-    got = "" if value is None else f", got {value!r}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}".removeprefix(": ")
+    text = error["msg"].removeprefix("Value error, ") + ("" if value is None else f", got {value!r}")
+    return text if not where or text.startswith(f"{where}.") else f"{where}: {text}"
 
 
 def _hints(target: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
 
 
 def _suggestion(path: str, known: set[str]) -> str:
-    """Name the nearest sibling, or else the key anywhere whose last word is nearest."""
+    """Name the nearest sibling, or else the key anywhere whose last word is nearest, or else all siblings."""
     parent, _, leaf = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == parent]
     found = nearest_name(leaf, [name.rpartition(".")[2] for name in siblings])
@@ -62,7 +62,9 @@ def _suggestion(path: str, known: set[str]) -> str:
     homes = sorted(
         (name for name in known if name.rpartition(".")[2] == found), key=lambda name: (name.count("."), name != f"optimizer.{found}", name)
     )
-    return f"; did you mean {homes[0]!r}?" if homes else "; --cfg job shows all there are"
+    if homes:
+        return f"; did you mean {homes[0]!r}?"
+    return f"; {parent or 'the top level'} has {', '.join(sorted(name.rpartition('.')[2] for name in siblings))}" if siblings else ""
 
 
 def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -94,8 +94,8 @@ def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
     role.pop("model", None)
     run_wide = {"template": model.template, "max_prompt_tokens": model.max_prompt_tokens, **{key: config["rollout"][key] for key in TURNS}}
     role |= {key: value for key, value in run_wide.items() if role.get(key) is None}
-    objects = {"sampling": settings(SamplingParams, sampling, f"{where}.sampling"), "objective": objective, "optimizer": optimizer}
-    agent: Agent = build(role, where, name, **objects)
+    own_sampling = settings(SamplingParams, sampling, f"{where}.sampling")
+    agent: Agent = build(role, where, name, sampling=own_sampling, objective=objective, optimizer=optimizer)
     return AgentBinding(agent, model.path, trainable=trainable, optimizer=optimizer, update=update)
 
 

@@ -76,7 +76,24 @@ def test_literals_keep_their_places() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "2 3", "x 2", "1+", "(1", "1)", "(1]", r"\int x", r"\sum x", "f(x)", r"x\text{a}", "^2", "|x", r"\sin_2 x", "1e123456", r"\text{a}"],
+    [
+        "",
+        "2 3",
+        "x 2",
+        "1+",
+        "(1",
+        "1)",
+        "(1]",
+        r"\int x",
+        r"\sum x",
+        "f(x)",
+        r"x\text{a}",
+        "^2",
+        "|x",
+        r"\sin_2 x",
+        "1e123456",
+        r"\text{a}",
+    ],
 )
 def test_everything_else_is_unreadable(text: str) -> None:
     with pytest.raises(Unreadable):

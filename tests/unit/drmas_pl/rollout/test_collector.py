@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
@@ -292,6 +293,20 @@ def test_thousands_of_trajectories_are_played_at_once() -> None:
     trajectories = play(engine, make_tasks(250), Phase("train", samples=8))
     assert len(trajectories) == 2000 and len(engine.batches) == 3
     assert time.perf_counter() - started < 10
+
+
+def test_a_task_that_comes_twice_gets_new_samples() -> None:
+    engine = sampler()
+    trajectories = play(engine, make_tasks(1) * 2)
+    assert [t.sample for t in trajectories] == list(range(8))
+    assert len(set(seeds(engine).values())) == sum(len(t.turns) for t in trajectories)
+
+
+def test_a_running_event_loop_is_no_obstacle() -> None:
+    async def cell() -> list[Trajectory]:
+        return play(sampler())
+
+    assert ids(asyncio.run(cell())) == ids(play(sampler()))
 
 
 def test_nothing_to_play_is_played_at_once() -> None:

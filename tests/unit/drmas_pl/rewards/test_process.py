@@ -1,0 +1,60 @@
+"""One grading process behind its pipes."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from drmas_pl.errors import EnvironmentFault
+from drmas_pl.rewards import process as module
+from drmas_pl.rewards.process import WorkerDied, WorkerProcess
+
+
+@pytest.fixture
+def worker():
+    process = WorkerProcess()
+    yield process
+    process.retire()
+
+
+def test_a_process_starts_on_first_use_and_stays(worker: WorkerProcess) -> None:
+    assert worker.pid is None
+    assert worker.grade("7", "7", 20.0).status == "correct"
+    pid = worker.pid
+    assert worker.grade(r"\sqrt{12}", [r"2\sqrt{3}"], 20.0).reason == "symbolic"
+    assert worker.pid == pid
+
+
+def test_a_killed_process_is_noticed_and_replaced(worker: WorkerProcess) -> None:
+    worker.grade("7", "7", 20.0)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        worker.grade("7", "7", 20.0)
+    assert worker.grade("7", "7", 20.0).status == "correct"
+
+
+def test_an_overrun_kills_the_process(worker: WorkerProcess) -> None:
+    worker.grade("7", "7", 20.0)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        worker.grade("7", "7", 0.2)
+    assert worker.pid is None
+    assert worker.grade("7", "7", 20.0).status == "correct"
+
+
+def test_a_retired_process_does_not_start_again(worker: WorkerProcess) -> None:
+    worker.grade("7", "7", 20.0)
+    worker.retire()
+    for _ in range(2):
+        with pytest.raises(WorkerDied):
+            worker.grade("7", "7", 20.0)
+
+
+def test_a_process_that_cannot_start_says_how_to_find_out(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MODULE", "drmas_pl.rewards.no_such_module")
+    with pytest.raises(EnvironmentFault, match="did not start; run"):
+        worker.grade("7", "7", 20.0)
+    assert sys.executable

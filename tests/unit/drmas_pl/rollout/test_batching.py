@@ -1,0 +1,92 @@
+"""Rows from turns, merged where equal, and the invariants that hold before an update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from drmas_pl.batch import Row, collate
+from drmas_pl.errors import BatchError
+from drmas_pl.rollout.batching import build_rows, check_collection
+from drmas_pl.rollout.table import build_table
+from drmas_pl.types import Trajectory, Turn
+from tests.helpers.toy import Speaker, make_tasks, make_turn
+
+FIRST, SECOND = make_tasks(2)
+AGENTS = {"writer": Speaker("writer"), "editor": Speaker("editor")}
+
+
+def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[Row]]:
+    table = build_table([Trajectory(FIRST, 0, tuple(turns), 1.0, "terminated")], AGENTS)
+    return build_rows(table, torch.tensor(advantages))
+
+
+def test_a_row_holds_the_sampled_ids_and_log_probs_of_its_turn() -> None:
+    turn = make_turn("writer", (9, 9, 4))
+    (row,) = rows([turn], [0.5])["writer"]
+    assert row == Row("writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5)
+
+
+def test_three_turns_of_sixty_tokens_train_a_hundred_and_eighty() -> None:
+    turns = [make_turn("writer", range(start, start + 60)) for start in range(3)]
+    batch = collate(rows(turns, [1.0, -1.0, 0.5])["writer"], pad_id=0, denominator=1.0)
+    assert int(batch.response_mask.sum()) == 180
+
+
+def test_equal_turns_of_one_sign_become_one_row() -> None:
+    same, other = make_turn("writer", (7, 8)), make_turn("writer", (7, 9))
+    turns = [same, same, same, same, same, other, make_turn("editor", (7, 8))]
+    found = rows(turns, [1.0, 0.5, -2.0, 0.0, 0.0, 1.0, 1.0])
+    assert [(row.response_ids, row.advantage, row.weight) for row in found["writer"]] == [
+        ((7, 8), 1.5, 2.0),
+        ((7, 8), -2.0, 1.0),
+        ((7, 8), 0.0, 2.0),
+        ((7, 9), 1.0, 1.0),
+    ]
+    assert [row.advantage for row in found["editor"]] == [1.0]
+
+
+def test_turns_with_other_prompts_stay_apart() -> None:
+    assert len(rows([make_turn("writer"), make_turn("writer", prompt_ids=(1, 2))], [1.0, 1.0])["writer"]) == 2
+
+
+def test_only_agents_with_rows_appear() -> None:
+    assert rows([], []) == {} and set(rows([make_turn("writer")], [1.0])) == {"writer"}
+
+
+@pytest.mark.parametrize("advantages", [[math.nan], [math.inf], [1.0, 1.0], []])
+def test_advantages_must_be_finite_and_one_per_turn(advantages: list[float]) -> None:
+    with pytest.raises(BatchError, match=f"expected 1 finite advantages, got {len(advantages)}"):
+        rows([make_turn("writer")], advantages)
+
+
+def test_ids_and_log_probs_must_match() -> None:
+    with pytest.raises(BatchError, match="agent 'writer' sampled 2 ids but has 1 log-probs"):
+        rows([make_turn("writer", (7, 8), logprobs=(-1.0,))], [1.0])
+
+
+def collected(*changes: dict[str, Any]) -> list[Trajectory]:
+    plain: dict[str, Any] = {"task": FIRST, "turns": (make_turn("writer", weights_version=3),), "reward": 1.0, "outcome": "terminated"}
+    return [Trajectory(**{**plain, "sample": sample, **change}) for sample, change in enumerate(changes)]
+
+
+def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
+    failed = {"outcome": "failed", "turns": (), "reward": 0.0}
+    check_collection(collected({}, {}, {"task": SECOND}, {"task": SECOND, **failed}), samples=2, versions={"writer": 3})
+    check_collection(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([{}, {}, {"task": SECOND}], r"every task needs 2 samples, but 1 tasks differ, for example \('toy-1', 1\)"),
+        ([{}, {"reward": math.nan}], "task 'toy-0' was rewarded with nan; rewards must be finite"),
+        ([{}, {"turns": (make_turn("writer", weights_version=2),)}], "agent 'writer' spoke with weights 2, expected version 3"),
+    ],
+)
+def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        check_collection(collected(*changes), samples=2, versions={"writer": 3})

@@ -1,0 +1,212 @@
+"""Teams: turn order, visibility, invalid utterances, clones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.parsing import ActionGrammar, Parsed, VerdictGrammar
+from drmas_pl.team import Move, Team
+from drmas_pl.types import Record, Task, View
+
+TASK = Task("t", "what?")
+
+
+class Exam(TextEnv):
+    """Four tries; ``right`` solves it; an empty action costs a try."""
+
+    max_turns = 4
+    shared = frozenset({"library"})
+
+    def __init__(self) -> None:
+        super().__init__([TASK])
+        self.library = object()
+
+    def begin(self, task: Task) -> str:
+        self.tries: list[str] = []
+        return task.question
+
+    def act(self, action: str) -> StepResult:
+        self.tries.append(action)
+        right = action == "right"
+        return StepResult(f"try {len(self.tries)}", float(right), terminated=right, truncated=len(self.tries) == 4, success=right, metrics={"tries": len(self.tries)})
+
+
+class Pair(Team):
+    """A writer proposes, two judges decide one after the other; a yes of the second judge submits the proposal."""
+
+    possible_agents = ("writer", "judge", "boss")
+    grammars = {"writer": ActionGrammar("answer"), "judge": VerdictGrammar("verify", ("yes", "no")), "boss": VerdictGrammar("verify", ("yes", "no"))}
+
+    def begin(self) -> tuple[str, ...]:
+        self.proposal = ""
+        return ("writer", "judge", "boss")
+
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        if agent == "writer":
+            self.proposal = parsed.action
+            return Move(records=(Record("writer", "proposal", parsed.action),), local_reward=0.25, metrics={"length": len(parsed.action)})
+        if agent == "judge":
+            return Move(records=(Record("judge", "verdict", parsed.verdict or ""),))
+        if parsed.verdict == "no":
+            return Move(ends=True)
+        return Move(("writer", "judge", "boss"), action=self.proposal)
+
+    def visible(self, agent: str) -> tuple[Record, ...]:
+        return tuple(record for record in self.history if agent == "boss" or record.kind != "verdict")
+
+
+def start(**options: Any) -> Pair:
+    team = Pair(Exam(), **options)
+    team.reset(seed=0)
+    return team
+
+
+def speak(team: Team, *texts: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    for text in texts:
+        found = team.step(text)
+    return found
+
+
+ROUND = ("<answer>wrong</answer>", "<verify>yes</verify>", "<verify>yes</verify>")
+
+
+def test_reset_names_the_first_speaker_and_starts_afresh() -> None:
+    team = Pair(Exam())
+    assert team.agent_selection is None
+    for _ in range(2):
+        question, info = team.reset(seed=0)
+        assert (question, info["agent"], team.agent_selection, info["task_id"]) == ("what?", "writer", "writer", "t")
+        assert (team.turn, team.history) == (0, [])
+        speak(team, *ROUND, ROUND[0])
+
+
+def test_speakers_follow_each_other_and_the_last_one_steps_the_world() -> None:
+    team = start()
+    observation, reward, terminated, truncated, info = team.step("<answer>wrong</answer>")
+    assert (observation, reward, terminated, truncated) == ("", 0.0, False, False)
+    assert (info["agent"], info["local_reward"], info["metrics"]) == ("judge", 0.25, {"length": 5})
+    assert team.step("<verify>no</verify>")[4]["agent"] == "boss"
+    assert team.turn == 0
+    observation, reward, _, _, info = team.step("<verify>yes</verify>")
+    assert (observation, reward, info["agent"], team.turn) == ("try 1", 0.0, "writer", 1)
+    assert info["metrics"] == {"length": 5, "tries": 1}
+    assert team.world.tries == ["wrong"]  # type: ignore[attr-defined]
+
+
+def test_the_world_s_end_is_the_team_s_end() -> None:
+    team = start()
+    found = speak(team, "<answer>right</answer>", *ROUND[1:])
+    assert found[:4] == ("try 1", 1.0, True, False)
+    assert found[4]["success"] is True and found[4]["agent"] is None and team.agent_selection is None
+    with pytest.raises(RuntimeError, match="Pair.step called outside an episode; call reset first"):
+        team.step(ROUND[0])
+
+
+def test_a_limit_truncates() -> None:
+    found = speak(start(), *ROUND * 4)
+    assert found[2:4] == (False, True) and found[4]["success"] is False
+
+
+def test_giving_up_terminates_without_stepping_the_world() -> None:
+    team = start()
+    found = speak(team, ROUND[0], ROUND[1], "<verify>no</verify>")
+    assert found[:4] == ("", 0.0, True, False) and found[4]["success"] is False
+    assert team.world.tries == []  # type: ignore[attr-defined]
+
+
+def test_everyone_sees_what_visible_says() -> None:
+    team = start()
+    speak(team, *ROUND, ROUND[0], ROUND[1])
+    kinds = {agent: [record.kind for record in team.observe(agent).history] for agent in team.possible_agents}
+    assert kinds["boss"] == ["proposal", "verdict", "information", "proposal", "verdict"]
+    assert kinds["writer"] == kinds["judge"] == ["proposal", "information", "proposal"]
+    assert team.observe("writer") == View("what?", team.visible("writer"), turn=1, turns_left=3)
+
+
+def test_turns_left_is_unknown_without_a_declared_limit() -> None:
+    team = start()
+    team.world.max_turns = None  # type: ignore[attr-defined]
+    assert team.observe("writer").turns_left is None
+
+
+def test_an_unknown_agent_sees_nothing() -> None:
+    with pytest.raises(ValueError, match=r"unknown agent 'nobody'; this team has \['writer', 'judge', 'boss'\]"):
+        start().observe("nobody")
+
+
+def test_an_invalid_utterance_ends_the_episode_by_default() -> None:
+    team = start()
+    found = team.step("no tags at all")
+    assert found[1:4] == (0.0, True, False) and found[4]["success"] is False
+    assert team.world.tries == []  # type: ignore[attr-defined]
+
+
+def test_on_invalid_continue_costs_a_turn_and_starts_over() -> None:
+    team = start(on_invalid="continue")
+    speak(team, ROUND[0])
+    observation, _, terminated, _, info = team.step("not a verdict")
+    assert (observation, terminated, info["agent"], team.turn) == ("try 1", False, "writer", 1)
+    assert team.world.tries == [""]  # type: ignore[attr-defined]
+    for _ in range(3):
+        found = team.step("junk")
+    assert found[3], "the turn limit ends it"
+
+
+def test_interpret_may_overrule_the_grammar() -> None:
+    class Strict(Pair):
+        def interpret(self, agent: str, parsed: Parsed) -> Parsed:
+            return Parsed("valid", action="no", verdict="no") if parsed.status == "no_verdict" else parsed
+
+    team = Strict(Exam())
+    team.reset(seed=0)
+    assert speak(team, ROUND[0], ROUND[1], "no verdict here")[2:4] == (True, False)
+
+
+def test_parsed_utterances_are_taken_as_they_are() -> None:
+    team = start()
+    assert team.step(Parsed("valid", action="wrong"))[4]["agent"] == "judge"
+    assert team.step(Parsed("truncated", reason="cut"))[2]
+
+
+def test_naming_nobody_is_the_author_s_fault() -> None:
+    class Silent(Pair):
+        def play(self, agent: str, parsed: Parsed) -> Move:
+            self._queue.clear()
+            return Move()
+
+    team = Silent(Exam())
+    team.reset(seed=0)
+    with pytest.raises(RuntimeError, match="Silent.play named nobody to speak after 'writer' although the episode goes on"):
+        team.step(ROUND[0])
+
+
+def test_an_unknown_rule_for_invalid_utterances_is_refused() -> None:
+    with pytest.raises(ValueError, match="on_invalid must be 'end' or 'continue', got 'ignore'"):
+        Pair(Exam(), on_invalid="ignore")  # type: ignore[arg-type]
+
+
+def test_clones_part_ways_and_share_what_is_heavy() -> None:
+    team = start()
+    speak(team, *ROUND, ROUND[0])
+    twin = team.clone()
+    speak(twin, "<verify>no</verify>", "<verify>yes</verify>", "<answer>right</answer>")
+    assert (team.agent_selection, twin.agent_selection) == ("judge", "judge")
+    assert (team.turn, twin.turn, team.proposal, twin.proposal) == (1, 2, "wrong", "right")
+    assert len(team.history) == 4 and len(twin.history) == 7
+    assert twin.world is not team.world
+    assert twin.world.library is team.world.library  # type: ignore[attr-defined]
+    assert speak(team, *ROUND[1:])[0] == "try 2", "the clone's tries are its own"
+
+
+def test_clones_of_wrapped_worlds_share_what_is_heavy() -> None:
+    team = Pair(gymnasium.wrappers.OrderEnforcing(Exam()))
+    team.reset(seed=0)
+    speak(team, *ROUND)
+    twin = team.clone()
+    speak(twin, *ROUND)
+    assert (team.world.tries, twin.world.tries) == (["wrong"], ["wrong", "wrong"])  # type: ignore[attr-defined]
+    assert twin.world.library is team.world.library  # type: ignore[attr-defined]

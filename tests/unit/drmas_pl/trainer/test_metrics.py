@@ -1,0 +1,154 @@
+"""What is logged about a collection, its advantages and the update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from drmas_pl.parsing import Parsed
+from drmas_pl.rollout.estimators import GroupNormalizer
+from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.trainer.metrics import calls_per_agent, collection_metrics, mean, signal_metrics, update_metrics
+from drmas_pl.types import Trajectory
+from drmas_pl.workers.update import UpdateReport
+from tests.helpers.toy import Speaker, make_tasks, make_turn
+
+NAMES = ("writer", "editor")
+PRESETS: dict[str, dict[str, Any]] = {
+    "dr_mas": {},
+    "dr_mas_mean": {"std_scope": ("task",)},
+    "dr_mas_std": {"mean_scope": ("task",)},
+    "grpo_turn": {"mean_scope": ("task",), "std_scope": ("task",)},
+    "grpo": {"unit": "trajectory", "mean_scope": ("task",), "std_scope": ("task",)},
+    "dr_grpo": {"unit": "trajectory", "mean_scope": ("task",), "std_scope": None},
+}
+
+
+def random_table() -> TurnTable:
+    """Four samples of five tasks with random rewards, unequal calls and penalties."""
+    generator = torch.Generator().manual_seed(2)
+    trajectories = []
+    for task in make_tasks(5):
+        for sample in range(4):
+            reward, invalid, calls = torch.rand(3, generator=generator).tolist()
+            parsed = Parsed("malformed" if invalid < 0.3 else "valid")
+            turns = [make_turn("writer"), *[make_turn("editor", parsed=parsed) for _ in range(1 + round(calls * 2))]]
+            trajectories.append(Trajectory(task, sample, tuple(turns), reward, "terminated"))
+    return build_table(trajectories, {"writer": Speaker("writer"), "editor": Speaker("editor", invalid_penalty=0.4)})
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_amplification_is_the_mean_square_of_population_advantages(preset: str) -> None:
+    table, estimator = random_table(), GroupNormalizer(ddof=0, eps=0.0, **PRESETS[preset])
+    metrics = signal_metrics(table, estimator(table), estimator)
+    for name in NAMES:
+        assert metrics[f"train/{name}/amplification"] == pytest.approx(metrics[f"train/{name}/advantage_square"], rel=1e-5)
+        if preset == "dr_mas":
+            assert metrics[f"train/{name}/amplification"] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_the_global_baseline_does_not_depend_on_the_estimator() -> None:
+    table = random_table()
+    found = []
+    for preset in PRESETS.values():
+        estimator = GroupNormalizer(ddof=0, eps=0.0, **preset)
+        found.append(signal_metrics(table, estimator(table), estimator)["train/editor/amplification_global"])
+    reference = GroupNormalizer(ddof=0, eps=0.0, **PRESETS["grpo_turn"])
+    assert set(found) == {signal_metrics(table, reference(table), reference)["train/editor/amplification"]}
+
+
+def test_groups_without_signal_are_counted_per_agent() -> None:
+    rewards = {"toy-0": (0.0, 0.0), "toy-1": (1.0, 1.0), "toy-2": (0.5, 0.5), "toy-3": (1.0, 0.0)}
+    trajectories = [
+        Trajectory(task, sample, (make_turn("writer"),), reward, "terminated")
+        for task in make_tasks(4)
+        for sample, reward in enumerate(rewards[task.id])
+    ]
+    trajectories.append(Trajectory(make_tasks(5)[4], 0, (make_turn("writer"), make_turn("editor")), 1.0, "terminated"))
+    table, estimator = build_table(trajectories, {name: Speaker(name) for name in NAMES}), GroupNormalizer()
+    metrics = signal_metrics(table, estimator(table), estimator)
+    writer = {name.rpartition("/")[2]: value for name, value in metrics.items() if "/writer/" in name}
+    assert writer["no_signal"] == pytest.approx(7 / 9)
+    assert (writer["groups_all_zero"], writer["groups_all_one"]) == (0.2, 0.4)
+    assert (writer["groups_all_equal"], writer["groups_singleton"]) == (pytest.approx(0.6), 0.2)
+    assert writer["reward_mean"] == pytest.approx(5 / 9) and writer["reward_std"] == pytest.approx(0.4374, abs=1e-4)
+    assert "train/editor/amplification" not in metrics and metrics["train/editor/no_signal"] == 1.0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_an_empty_table_has_no_signal_metrics() -> None:
+    assert signal_metrics(build_table([], {}), torch.zeros(0), GroupNormalizer()) == {}
+
+
+@pytest.fixture
+def collection() -> list[Trajectory]:
+    task = make_tasks(1)[0]
+    writer = make_turn("writer", (1, 2, 3), prompt_ids=(1,) * 5)
+    cut = make_turn("editor", (1,), finish_reason="length", parsed=Parsed("truncated"), prompt_truncated=True)
+    silent = make_turn("editor", (1, 2), parsed=Parsed("no_verdict"))
+    return [
+        Trajectory(task, 0, (writer, cut, silent), 1.0, "terminated", success=True, metrics={"tries": 1}),
+        Trajectory(task, 1, (writer,), 0.0, "truncated", metrics={"tries": 4, "rounds": 2}),
+        Trajectory(task, 2, (writer, writer), 9.0, "failed", success=True, metrics={"tries": 99}, cause="down"),
+        Trajectory(task, 3, (writer, writer), 0.0, "terminated"),
+    ]
+
+
+def test_collections_are_summarised_without_failed_trajectories(collection: list[Trajectory]) -> None:
+    metrics = collection_metrics("train", collection, NAMES)
+    team = {name: value for name, value in metrics.items() if name.count("/") == 1}
+    assert team == pytest.approx(
+        {
+            "train/reward": 1 / 3,
+            "train/success": 1 / 3,
+            "train/truncated": 1 / 3,
+            "train/failed": 0.25,
+            "train/turns": 2.0,
+            "train/tries": 2.5,
+            "train/rounds": 2.0,
+        }
+    )
+
+
+def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) -> None:
+    metrics = collection_metrics("test", collection, NAMES)
+    editor = {name.rpartition("/")[2]: value for name, value in metrics.items() if "/editor/" in name}
+    assert editor == pytest.approx(
+        {
+            "calls": 2 / 3,
+            "valid": 0.0,
+            "truncated": 0.5,
+            "no_verdict": 0.5,
+            "prompt_truncated": 0.5,
+            "prompt_tokens": 3.0,
+            "response_tokens": 1.5,
+        }
+    )
+    assert (metrics["test/writer/calls"], metrics["test/writer/prompt_tokens"]) == (pytest.approx(4 / 3), 5.0)
+    assert calls_per_agent(collection, NAMES) == pytest.approx({"writer": 4 / 3, "editor": 2 / 3})
+
+
+def test_an_agent_that_never_spoke_has_calls_alone() -> None:
+    assert [name for name in collection_metrics("train", [], ["writer"]) if "/writer/" in name] == ["train/writer/calls"]
+    assert mean([]) == 0.0
+
+
+def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:
+    shared = UpdateReport(2, 1, 7, {"grad_norm": 0.5}, {"writer": {"grad_norm": 3.0, "loss": 1.0}, "editor": {"grad_norm": 1.0}})
+    assert update_metrics({"shared": shared, "idle": UpdateReport()}) == {
+        "train/group/shared/steps": 2.0,
+        "train/group/shared/skipped": 1.0,
+        "train/group/shared/rows": 7.0,
+        "train/group/shared/grad_norm": 0.5,
+        "train/writer/grad_norm": 3.0,
+        "train/writer/loss": 1.0,
+        "train/writer/grad_share": 0.75,
+        "train/editor/grad_norm": 1.0,
+        "train/editor/grad_share": 0.25,
+        "train/group/idle/steps": 0.0,
+        "train/group/idle/skipped": 0.0,
+        "train/group/idle/rows": 0.0,
+    }

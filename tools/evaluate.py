@@ -1,0 +1,96 @@
+"""Evaluate a checkpoint or a plain model: ``python tools/evaluate.py checkpoint=RUN_FOLDER split=test [setting=value …]``.
+
+A checkpoint is played by the team, in the environment and with the prompts that it was trained with.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+try:
+    import drmas_pl  # noqa: F401
+except ModuleNotFoundError as error:
+    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+
+from drmas_pl.tools.launch.program import configure_logging, guarded
+
+if TYPE_CHECKING:
+    from drmas_pl.tools.launch.build import Run
+    from drmas_pl.trainer.checkpoint import Manifest
+
+USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setting=value ...]
+       python tools/evaluate.py +env=ENV +agents=TEAM model=MODEL [setting=value ...]
+
+  checkpoint=outputs/search-hierarchy/…     a run folder (its last checkpoint), or one checkpoint of it
+  split=validation                          the split to play; test unless given
+  evaluation.samples=16 evaluation.pass_at=[1,16] evaluation.temperature=0.6 evaluation.top_p=0.95
+  evaluation=paper                          the same in one word; evaluation.greedy=true adds a greedy pass
+  data.test=FILE data.limit_test=100        other tasks, fewer tasks
+  seed=1
+  output=FILE.json                          the record; evaluation-<split>.json in the run folder unless given
+  trajectories=FILE.jsonl                   everything that was said
+  --config-dir FOLDER                       add configuration files of your own
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in words or "-h" in words:
+        print(USAGE, end="")
+        return 0
+    configure_logging()
+    return guarded(lambda: evaluate(words))
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Play one split, print the scores and write the record."""
+    import json
+
+    from drmas_pl.data.recorded import write_trajectories
+    from drmas_pl.errors import ConfigError
+    from drmas_pl.tools.launch.arguments import separate
+    from drmas_pl.tools.launch.build import build_run
+    from drmas_pl.tools.launch.evaluation import plan_evaluation
+    from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
+    from drmas_pl.trainer.checkpoint import write_atomically
+
+    flags, overrides = separate(words)
+    if flags:
+        raise ConfigError(f"{flags[0]} is no flag of this program; --help shows what there is")
+    plan = plan_evaluation(overrides)
+    split = plan.request.split
+    run = build_run(plan.config, splits=(split,))
+    if plan.manifest is not None:
+        adopt(run, plan.manifest, Path(str(plan.request.checkpoint)))
+    play = run.trainer.test if split == "test" else run.trainer.validate
+    result = play(run.team, run.groups, run.data)
+    print(evaluation_table(run, result))
+    output = Path(plan.request.output or Path(plan.config["output_dir"]) / f"evaluation-{split}.json")
+    write_atomically(output, json.dumps(evaluation_record(run, result, plan), indent=1) + "\n")
+    if plan.request.trajectories is not None:
+        write_trajectories(Path(plan.request.trajectories), result.trajectories)
+    print(f"\nrecord {output}")
+    return 0
+
+
+def adopt(run: Run, manifest: Manifest, checkpoint: Path) -> None:
+    """Carry over what a checkpoint says beside its weights: their version, and a warning where prompts have changed since."""
+    import json
+    import logging
+
+    from drmas_pl.trainer.state import template_hash
+
+    for group in run.groups.values():
+        for name, agent in group.agents.items():
+            counters = json.loads((checkpoint / "groups" / manifest.agents[name] / "group.json").read_text())
+            group.weights_version = counters["weights_version"]
+            if template_hash(agent) != manifest.templates[name]:
+                logging.getLogger("drmas_pl").warning("the prompt template of %s is not the one it was trained with", name)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

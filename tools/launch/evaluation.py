@@ -1,0 +1,171 @@
+"""The configuration of an evaluation: of a run's checkpoint as it was trained, or of a plain model.
+
+Either way nothing is trained: every role is frozen, and only the split that is played is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.tools.launch.arguments import nearest, split_override
+from drmas_pl.tools.launch.compose import Choices, check_choices, complete, compose_file, compose_run, first_line, first_values, resolved
+from drmas_pl.tools.launch.construct import settings
+from drmas_pl.tools.launch.keys import check_keys
+from drmas_pl.tools.launch.roles import role_model
+from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+
+CONFIG = "config.yaml"
+# Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
+_IDLE = re.compile(
+    r"(advantage|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?|data\.train|rollout\.samples"
+    r"|trainer\.(?!(accelerator|devices|strategy|precision)$).*"
+)
+_FIXED = re.compile(
+    r"env|agents|experiment|model|model\.(path|template|lr)|retriever(\..*)?"
+    r"|agents\.roles\.\w+\.(_target_|model|template|trainable|lr|objective|optimizer|update)(\..*)?"
+)
+_DEVICE = ("accelerator", "devices", "strategy", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What is evaluated and where the result goes.
+
+    Attributes:
+        checkpoint: Checkpoint folder, or None for a plain model.
+        split: Split that is played.
+        output: JSON record; None means beside the run's ``config.yaml``.
+        trajectories: JSON lines of everything that was said, or None.
+    """
+
+    checkpoint: str | None
+    split: Literal["validation", "test"]
+    output: str | None
+    trajectories: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """Everything an evaluation is built from.
+
+    Attributes:
+        request: What is evaluated and where the result goes.
+        config: Resolved configuration with frozen roles; a role's model is the folder of its weights in the checkpoint.
+        models: For each agent the model that its run, or this evaluation, starts from.
+        manifest: What the checkpoint says about itself, if there is one.
+    """
+
+    request: EvaluationRequest
+    config: Mapping[str, Any]
+    models: Mapping[str, str]
+    manifest: Manifest | None = None
+
+
+def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
+    """Compose the configuration of an evaluation.
+
+    Args:
+        overrides: Overrides as typed.
+
+    Raises:
+        ConfigError: A choice, a key or a value is wrong.
+        CheckpointError: The checkpoint or the configuration of its run is missing or damaged.
+    """
+    _refuse(overrides, _IDLE, "has no say in an evaluation; leave it out")
+    values = {key: value for _, key, value in map(split_override, overrides)}
+    if not {"checkpoint", "env", "agents", "experiment"} & values.keys():
+        hint = next((f", got {key!r}" for key in values if nearest(key, ["checkpoint"])), "")
+        raise ConfigError(f"say what to evaluate: checkpoint=RUN_FOLDER, or +env=… +agents=… model=… for a plain model{hint}")
+    if values.get("checkpoint") in (None, "", "null"):
+        config = resolved(complete(compose_run(overrides, config_name="evaluate")[0]))
+        return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
+    checkpoint = find_checkpoint(str(values["checkpoint"]))
+    manifest = read_manifest(checkpoint)
+    config = _stored(checkpoint, overrides)
+    folders = {agent: str(checkpoint / "groups" / group) for agent, group in manifest.agents.items()}
+    if set(folders) != set(config["agents"]["roles"]):
+        raise CheckpointError(
+            f"checkpoint {checkpoint} holds agents {sorted(folders)}, but {CONFIG} names {sorted(config['agents']['roles'])}"
+        )
+    return EvaluationPlan(_request({**config, "checkpoint": str(checkpoint)}), _frozen(config, folders), _models(config), manifest)
+
+
+def _stored(checkpoint: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Read the configuration of a checkpoint's run and apply overrides to it."""
+    run = checkpoint.parent.parent
+    _refuse(overrides, _FIXED, "is what the checkpoint was trained with; leave it out, or evaluate a plain model")
+    try:
+        stored = dict(yaml.safe_load((run / CONFIG).read_text()))
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise CheckpointError(
+            f"{run / CONFIG} cannot be read ({error}); a checkpoint is evaluated with the configuration of its run"
+        ) from error
+    known = {**stored, "checkpoint": None, "split": "test", "output": None, "trajectories": None, "output_dir": str(run)}
+    config, choices = OmegaConf.create(known), Choices.read()
+    for word in first_values(overrides, multirun=False):
+        _apply(config, word, choices)
+    plain = resolved(config)
+    check_keys(plain, known)
+    return plain
+
+
+def _apply(config: DictConfig, word: str, choices: Choices) -> None:
+    """Set one value, or replace a section by a file of its group."""
+    prefix, key, value = split_override(word)
+    if prefix == "~":
+        raise ConfigError(f"{word!r}: nothing can be removed from the configuration of a run; set a value instead")
+    if key in choices.groups:
+        check_choices({key: value or ""}, choices)
+        OmegaConf.update(config, key, compose_file(key, value or ""), merge=False)
+        return
+    try:
+        OmegaConf.update(config, key, OverridesParser.create().parse_override(word.lstrip("+")).value(), force_add=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read {word!r}: {first_line(error)}") from error
+
+
+def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
+    """Freeze every role, on the weights in ``folders`` if given, and leave out whatever only training reads."""
+    roles = {}
+    for name, role in config["agents"]["roles"].items():
+        model = asdict(role_model(name, config))
+        roles[name] = {**role, "model": {**model, "path": folders.get(name, model["path"])}, "trainable": False, "objective": {}}
+    quiet = {"max_iterations": 1, "callbacks": [], "record": [], "allow_changed_data": True}
+    device = {key: config["trainer"][key] for key in _DEVICE}
+    others = {split: None for split in ("train", "validation", "test") if split != config["split"]}
+    return {
+        **config,
+        "agents": {**config["agents"], "roles": roles},
+        "data": {**config["data"], **others},
+        "trainer": {**device, **quiet},
+        "objective": {},
+        "logger": {},
+        "resume": None,
+    }
+
+
+def _models(config: Mapping[str, Any]) -> dict[str, str]:
+    return {name: role_model(name, config).path for name in config["agents"]["roles"]}
+
+
+def _request(config: Mapping[str, Any]) -> EvaluationRequest:
+    return settings(EvaluationRequest, {item.name: config[item.name] for item in fields(EvaluationRequest)})
+
+
+def _refuse(overrides: Sequence[str], keys: re.Pattern[str], reason: str) -> None:
+    """Refuse settings that would be ignored."""
+    for word in overrides:
+        key = split_override(word)[1]
+        if keys.fullmatch(key):
+            raise ConfigError(f"{key} {reason}")
