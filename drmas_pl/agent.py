@@ -151,6 +151,10 @@ class Agent(L.LightningModule):
         requests = [GenerationRequest(self.render(view).ids, sampling, seed=0) for view in batch]
         return [self.decode(completion.token_ids) for completion in engine.generate(requests)]
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move tensors; views hold none, and Lightning's own walk refuses frozen dataclasses."""
+        return batch.to(device) if isinstance(batch, TokenBatch) else batch
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW over the policy, for use in a stock Trainer."""
         return build_optimizer(self._bound().parameters(), self.optimizer_settings)

@@ -84,7 +84,7 @@ def resolve(path: str) -> Path:
     if folder.is_dir():
         return folder
     if path == smollm2.NAME:
-        with _quietly():
+        with quiet_transformers():
             ready = _fetch(smollm2.HUB_NAME, offline=True) or smollm2.converted()
         return ready or _required(smollm2.HUB_NAME, smollm2.INSTALL)
     return _required(path, "give the folder of a model, or use one that needs no download, such as embedded:tiny-search")
@@ -119,7 +119,7 @@ def _pretrained(path: str, dtype: torch.dtype, attn_implementation: str | None) 
     folder = resolve(path)
     extra: dict[str, Any] = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     try:
-        with _quietly():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
     except (OSError, ValueError, ImportError) as error:
@@ -137,7 +137,7 @@ def _random(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedT
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep Transformers' progress bars out of the program's output."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-r"""Compare answers in notation that only math-verify reads: set algebra, and references with sums, integrals or limits.
+r"""Compare answers in notation that only math-verify reads: set algebra, and sums, integrals or limits left standing.
 
 Place in the data flow: ``math`` comes here when ``reading`` understands one of the two sides not at all. math-verify is kept on a short
 lead: whole formulas in dollar signs, no text inside, small numbers only, both orders of the arguments must agree, and its own signal
@@ -25,7 +25,7 @@ _HEAVY = re.compile(r"\\text|\d{7,}|!|\^\s*\{?\s*[-+]?\d{3,}|\^\s*\{[^{}]*\^|\^\
 def is_supported(reference: str, answer: str) -> bool:
     r"""Tell whether a pair is worth handing to math-verify, and harmless.
 
-    An answer may use set algebra freely, but sums, integrals and limits only where the reference leaves them standing too.
+    Either side may use set algebra, but sums, integrals and limits are compared only with their like, never worked out.
 
     Example:
         >>> is_supported(r"(-\infty,3)\cup(3,\infty)", r"\mathbb{R}\setminus\{3\}")
@@ -35,7 +35,7 @@ def is_supported(reference: str, answer: str) -> bool:
     """
     if max(len(reference), len(answer)) > MAX_CHARACTERS or _HEAVY.search(reference) or _HEAVY.search(answer):
         return False
-    if _CALCULUS.search(answer) and not _CALCULUS.search(reference):
+    if bool(_CALCULUS.search(answer)) != bool(_CALCULUS.search(reference)):
         return False
     return any(pattern.search(side) for pattern in (_SETS, _CALCULUS) for side in (reference, answer))
 

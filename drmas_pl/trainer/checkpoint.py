@@ -8,7 +8,8 @@
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
     checkpoints/last              name of the newest checkpoint
 
-A checkpoint is written beside its final name and renamed, so a folder with that name is always whole.
+A checkpoint is written beside its final name and renamed, so a folder with that name is always whole. One that is written again is
+moved aside and deleted last, so that a crash at any moment leaves a whole one.
 """
 
 from __future__ import annotations
@@ -62,17 +63,22 @@ def save_checkpoint(folder: Path, groups: Mapping[str, WorkerGroup], manifest: M
         for agent in group.agents.values():
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
     (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
-    shutil.rmtree(target, ignore_errors=True)
+    aside = _aside(target)
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(target, aside)
     os.replace(partial, target)
     write_atomically(folder / "last", target.name)
+    shutil.rmtree(aside, ignore_errors=True)
     return target
 
 
 def prune_checkpoints(folder: Path, keep: set[str]) -> None:
-    """Delete every checkpoint whose name is not in ``keep``."""
-    for path in folder.glob("iteration-*"):
-        if path.name not in keep:
-            shutil.rmtree(path)
+    """Delete every checkpoint whose name is not in ``keep``, and what crashes left of others."""
+    for pattern in ("iteration-*", ".writing-iteration-*", ".replaced-iteration-*"):
+        for path in folder.glob(pattern):
+            if path.name not in keep:
+                shutil.rmtree(path)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -87,7 +93,10 @@ def find_checkpoint(path: str | Path) -> Path:
             return candidate
         pointer = candidate / "last"
         if pointer.is_file():
-            return candidate / pointer.read_text().strip()
+            newest = candidate / pointer.read_text().strip()
+            for whole in (newest, _aside(newest)):
+                if (whole / MANIFEST).is_file():
+                    return whole
     raise CheckpointError(f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}")
 
 
@@ -125,7 +134,8 @@ def load_checkpoint(
     agents = {agent: name for name, group in groups.items() for agent in group.agents}
     if dict(manifest.agents) != agents:
         raise CheckpointError(
-            f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; use the same agents and sharing"
+            f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; "
+            "use the same agents and sharing"
         )
     changed = sorted(split for split, mark in manifest.data.items() if data.get(split, mark) != mark)
     if changed and not allow_changed_data:
@@ -135,6 +145,11 @@ def load_checkpoint(
     for name, group in groups.items():
         group.load(path / "groups" / name)
     return manifest
+
+
+def _aside(target: Path) -> Path:
+    """Where a checkpoint is kept while a new one takes its name."""
+    return target.with_name(f".replaced-{target.name}")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -43,9 +43,7 @@ class Evaluation:
 
     def scores(self) -> dict[str, Any]:
         """Return everything but the trajectories as plain data."""
-        record = asdict(self)
-        del record["trajectories"]
-        return record
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "trajectories"}
 
 
 def evaluate(
@@ -72,14 +70,18 @@ def evaluate(
         options = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
         greedy = collector.collect(tasks, engines, Phase(f"{phase}-greedy", seed, sampling=options))
     agents = list(collector.agents)
-    sources = sorted({task.data_source for task in tasks})
+    pass_at = {k: _pass(sampled, k) for k in settings.pass_at}
+    metrics = collection_metrics(phase, sampled, agents) | {f"{phase}/success": _avg(sampled)}
+    metrics |= {f"{phase}/pass@{k}": value for k, value in pass_at.items()}
+    if settings.greedy:
+        metrics |= collection_metrics(f"{phase}-greedy", greedy, agents) | {f"{phase}-greedy/success": _avg(greedy)}
     return Evaluation(
         sampled=_avg(sampled),
         greedy=_avg(greedy) if settings.greedy else None,
-        pass_at={k: _pass(sampled, k) for k in settings.pass_at},
-        sources={source: _source_scores(source, sampled, greedy, settings) for source in sources},
+        pass_at=pass_at,
+        sources={source: _source_scores(source, sampled, greedy, settings) for source in sorted({task.data_source for task in tasks})},
         calls=calls_per_agent(sampled, agents),
-        metrics={**collection_metrics(phase, sampled, agents), **collection_metrics(f"{phase}-greedy", greedy, agents if greedy else [])},
+        metrics=metrics,
         failed=sum(trajectory.failed for trajectory in (*sampled, *greedy)),
         trajectories=(*sampled, *greedy),
     )

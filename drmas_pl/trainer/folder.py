@@ -33,7 +33,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """One JSON record of metrics per iteration."""
+        """JSON records of metrics: one per iteration, and one per validation."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -46,7 +46,7 @@ class RunFolder:
         return self.path / "trajectories" / f"{phase}-{iteration:06d}.jsonl"
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Add one iteration's metrics."""
+        """Add one record."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.metrics.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -63,9 +63,13 @@ class RunFolder:
                 continue
         return records
 
-    def rewind_metrics(self, iteration: int) -> None:
-        """Drop records after ``iteration``, which a resumed run will write again."""
-        kept = [record for record in self.read_metrics() if record["iteration"] <= iteration]
+    def rewind_metrics(self, iteration: int, *, validated: bool) -> None:
+        """Drop records that a run resumed at ``iteration`` will write again: later ones, and its validation unless ``validated``."""
+        kept = [
+            record
+            for record in self.read_metrics()
+            if record["iteration"] < iteration or (record["iteration"] == iteration and (validated or "time/validation" not in record))
+        ]
         if self.metrics.exists():
             write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 

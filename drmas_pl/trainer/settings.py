@@ -32,9 +32,11 @@ class RolloutSettings:
     max_idle_iterations: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("samples", "max_calls", "max_idle_iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name} must be at least 1, got {getattr(self, name)}")
+        least = {"samples": 1, "max_calls": 1, "max_idle_iterations": 1, "max_concurrent": 1, "env_workers": 0, "retries": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ValueError(f"rollout.{name} must be at least {low}, got {value}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
 

@@ -83,18 +83,18 @@ class RunState:
         return restored
 
     def summary(self, team: Team) -> dict[str, Any]:
-        """Return the run's outcome: scores before and after, calls per agent, time and memory."""
-        first, last = self.evaluations[0], self.evaluations[-1]
+        """Return the run's outcome: scores before and after, calls per agent, time and memory; scores are None if nothing was validated."""
+        first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
         return {
             "metric": team.world.metric,
-            "before": first["sampled"],
-            "after": last["sampled"],
-            "before_greedy": first["greedy"],
-            "after_greedy": last["greedy"],
-            "sources_before": first["sources"],
-            "sources_after": last["sources"],
-            "calls_per_agent": last["calls"],
-            "calls_per_agent_before": first["calls"],
+            "before": first.get("sampled"),
+            "after": last.get("sampled"),
+            "before_greedy": first.get("greedy"),
+            "after_greedy": last.get("greedy"),
+            "sources_before": first.get("sources", {}),
+            "sources_after": last.get("sources", {}),
+            "calls_per_agent": last.get("calls", {}),
+            "calls_per_agent_before": first.get("calls", {}),
             "best": None if self.best_at is None else {"iteration": self.best_at, "score": self.best},
             "iterations": self.iteration,
             "seconds": round(self.seconds, 1),
@@ -103,14 +103,14 @@ class RunState:
 
 
 def limit_batches(batches: Sequence[T], limit: int | float) -> Sequence[T]:
-    """Keep the first ``limit`` batches (int) or that share of them (float in [0, 1], at least one).
+    """Keep the first ``limit`` batches (int) or that share of them (float in [0, 1], at least one); 0 keeps none.
 
     >>> limit_batches([1, 2, 3, 4], 0.5), limit_batches([1, 2, 3, 4], 1)
     ([1, 2], [1])
     """
     if isinstance(limit, bool) or limit < 0 or (isinstance(limit, float) and limit > 1):
         raise ValueError(f"limit_val_batches must be an int >= 0 or a float in [0, 1], got {limit!r}")
-    return batches[: max(int(len(batches) * limit), 1) if isinstance(limit, float) else limit]
+    return batches[: max(int(len(batches) * limit), 1) if isinstance(limit, float) and limit else int(limit)]
 
 
 def peak_rss_mb() -> float:

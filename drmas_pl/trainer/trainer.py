@@ -37,11 +37,12 @@ from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.metrics import collection_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState, limit_batches
-from drmas_pl.types import Trajectory
+from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.update import UpdateReport
 
 log = logging.getLogger(__name__)
+PHASES = ("train", "validation", "test")
 
 
 class MultiAgentTrainer:
@@ -68,7 +69,7 @@ class MultiAgentTrainer:
         allow_changed_data: Resume although the data changed.
 
     Raises:
-        ConfigError: A callback cannot work here, or the setting asks for several devices in one process.
+        ConfigError: A callback cannot work here, a phase is unknown, or the setting asks for several devices in one process.
     """
 
     def __init__(
@@ -97,7 +98,11 @@ class MultiAgentTrainer:
             raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
         if devices != 1:
             raise ConfigError(f"devices={devices}: one process trains on one device; this version has no multi-device run")
+        unknown = [phase for phase in record if phase not in PHASES]
+        if unknown:
+            raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
         check_callbacks(callbacks)
+        limit_batches((), limit_val_batches)
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunFolder(output_dir)
         self.estimator = estimator or GroupNormalizer()
@@ -138,7 +143,7 @@ class MultiAgentTrainer:
         try:
             with on_interrupt(self._request_stop):
                 self._call("on_fit_start")
-                if self.iteration == 0:
+                if not self.state.evaluations:
                     self._validate()
                 self._call("on_train_start")
                 while self.iteration < self.max_iterations and not self.should_stop:
@@ -169,9 +174,7 @@ class MultiAgentTrainer:
                     if self._due(self.checkpoint_every):
                         self._save()
                 self._call("on_train_end")
-                if self.state.evaluated_at != self.iteration:
-                    self._validate()
-                self._save()
+                self._conclude()
         except BaseException as error:
             self._call("on_exception", error)
             raise
@@ -215,7 +218,7 @@ class MultiAgentTrainer:
             if self.iteration >= self.max_iterations:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
                 raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
-            self.folder.rewind_metrics(self.iteration)
+            self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
         self.state.begin()
 
     def _bind(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule) -> None:
@@ -260,18 +263,34 @@ class MultiAgentTrainer:
                     reports[name] = group.update(own, seed=derive_seed(self.seed, "update", index, name))
         return reports
 
+    def _conclude(self) -> None:
+        """Validate and save; a run that was stopped is saved first, so that it can go on as if it never had been."""
+        complete = self.iteration >= self.max_iterations
+        if not complete:
+            self._save()
+        if self.state.evaluated_at != self.iteration:
+            self._validate()
+        if complete:
+            self._save()
+
     def _validate(self) -> None:
+        """Play the validation tasks, if there are any."""
+        tasks = self._tasks("validation")
+        if not tasks:
+            return
         started = time.perf_counter()
         self._call("on_validation_start")
-        result = self._play("validation")
+        result = self._play("validation", tasks)
         self.state.evaluated(result)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
         self._call("on_validation_end")
 
-    def _play(self, phase: str) -> Evaluation:
+    def _tasks(self, phase: str) -> list[Task]:
         loader = self.data.val_dataloader() if phase == "validation" else self.data.test_dataloader()
         limit = self.limit_val_batches if phase == "validation" else 1.0
-        tasks = [task for batch in limit_batches(list(loader), limit) for task in batch]
+        return [task for batch in limit_batches(list(loader), limit) for task in batch]
+
+    def _play(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
         with self._engines() as engines:
             result = evaluate(self.collector, tasks, engines, self.evaluation, phase=phase, seed=self.seed)
         self._record(phase, result.trajectories)
@@ -283,8 +302,8 @@ class MultiAgentTrainer:
         self._bind(team, groups, data)
         data.setup("validate" if phase == "validation" else "test")
         if ckpt_path is not None:
-            load_checkpoint(find_checkpoint(ckpt_path), groups, data={})
-        return self._play(phase)
+            self.state = RunState.restore(load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state)
+        return self._play(phase, self._tasks(phase))
 
     def _save(self) -> None:
         """Write a checkpoint and drop those that are neither last nor best."""

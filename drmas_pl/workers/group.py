@@ -19,6 +19,7 @@ from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.models import quiet_transformers
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
@@ -176,8 +177,9 @@ class WorkerGroup:
     def save(self, folder: Path) -> None:
         """Write the model as a Transformers folder, and optimizer state and counters beside it."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.policy.save_pretrained(folder)  # type: ignore[operator]
-        self.tokenizer.save_pretrained(folder)
+        with quiet_transformers():
+            self.policy.save_pretrained(folder)  # type: ignore[operator]
+            self.tokenizer.save_pretrained(folder)
         counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
         (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
         if self.optimizer is not None:

@@ -16,7 +16,7 @@ Step classes, by what the step does to its first operand:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,10 +77,14 @@ class Habits:
     Attributes:
         solver: Probability of a wrong result, per step class.
         verifier: The same for the verifier, when it works a step out anew.
+        trust: Probability that the solver takes over the verifier's result of a step called ``bad``, per step class.
+        keep: Probability that the solver keeps its result of a step called ``ok``.
     """
 
     solver: Slips
     verifier: Slips
+    trust: Slips
+    keep: float
 
 
 def classify(value: int, change: int) -> StepClass:
@@ -119,22 +123,45 @@ def solve(expression: str, slips: Slips, rng: random.Random) -> list[Step]:
         slips: Probability of a slip, per step class.
         rng: Source of the slips.
     """
+    return _walk(expression, lambda value, change: _result(value, change, slips, rng))
+
+
+def revise(expression: str, steps: list[Step], checks: list[Check], habits: Habits, rng: random.Random) -> list[Step]:
+    """Work an expression out again after a review; a step that was reviewed may be kept or corrected, any other is worked out anew."""
+    reviewed = {(step.value, step.change): check for step, check in zip(steps, checks, strict=True)}
+
+    def result(value: int, change: int) -> int:
+        check = reviewed.get((value, change))
+        if check is not None and rng.random() < (habits.keep if check.fine else habits.trust[classify(value, change)]):
+            return check.found
+        return _result(value, change, habits.solver, rng)
+
+    return _walk(expression, result)
+
+
+def _walk(expression: str, result: Callable[[int, int], int]) -> list[Step]:
+    """Take the steps of an expression; ``result`` says what each comes to."""
+
+    def work(value: int, number: int, subtracts: bool) -> Step:
+        change = -number if subtracts else number
+        return Step(value, change, subtracts, result(value, change))
+
     first, *rest = expression.split(" ")
     terms = [(int(number), sign == "-") for sign, number in zip(rest[::2], rest[1::2], strict=True)]
     if len(first) == 1:
         steps: list[Step] = []
         for number, subtracts in terms:
-            steps.append(_work(steps[-1].result if steps else int(first), number, subtracts, slips, rng))
+            steps.append(work(steps[-1].result if steps else int(first), number, subtracts))
         return steps
     ((number, subtracts),) = terms
-    tens = _work(int(first) // 10 * 10, number // 10 * 10, subtracts, slips, rng)
-    units = _work(int(first) % 10, number % 10, subtracts, slips, rng)
-    return [tens, units, _work(tens.result, abs(units.result), units.result < 0, slips, rng)]
+    tens = work(int(first) // 10 * 10, number // 10 * 10, subtracts)
+    units = work(int(first) % 10, number % 10, subtracts)
+    return [tens, units, work(tens.result, abs(units.result), units.result < 0)]
 
 
 def review(steps: list[Step], slips: Slips, rng: random.Random) -> list[Check]:
     """Work each step out anew, slipping now and then."""
-    return [Check(step.result, _work(step.value, abs(step.change), step.subtracts, slips, rng).result) for step in steps]
+    return [Check(step.result, _result(step.value, step.change, slips, rng)) for step in steps]
 
 
 def solution_text(steps: list[Step]) -> str:
@@ -158,8 +185,6 @@ def critique_text(checks: list[Check]) -> str:
     return f"{', '.join(map(str, checks))} <verify>{'approve' if all(check.fine for check in checks) else 'reject'}</verify>"
 
 
-def _work(value: int, number: int, subtracts: bool, slips: Slips, rng: random.Random) -> Step:
-    """Do one step."""
-    change = -number if subtracts else number
-    slip = rng.random() < slips[classify(value, change)]
-    return Step(value, change, subtracts, slipped(value, change, rng) if slip else value + change)
+def _result(value: int, change: int, slips: Slips, rng: random.Random) -> int:
+    """Do one step, or slip."""
+    return slipped(value, change, rng) if rng.random() < slips[classify(value, change)] else value + change

@@ -13,6 +13,7 @@ Usage: ``python tools/embedded/math_warmup.py [--out FOLDER] [--seed N]``
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.tools.embedded.math_data import LEVELS, Problem, split_problems, training_problems
-from drmas_pl.tools.embedded.math_demonstrator import Habits, Step, critique_text, review, solve
+from drmas_pl.tools.embedded.math_demonstrator import Habits, Step, critique_text, review, revise, solve
 from drmas_pl.tools.embedded.math_report import report
 
 OUT = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded" / "models" / "tiny-math"
@@ -35,8 +36,12 @@ WORDS = (
     *("solve: ", "check: ", "\n", " =", " = ", " + ", " - ", ", ", " \\boxed{", "}", " ok", " bad"),
     *(" <verify>", "approve", "reject", "</verify>", "<think>", "</think>"),
 )
-COMPETENT = Habits(solver={"zero": 0.25, "carry": 0.25, "plain": 0.12}, verifier={"zero": 0.0, "carry": 0.0, "plain": 0.0})
-PLANTED = Habits(solver={"zero": 0.70, "carry": 0.40, "plain": 0.12}, verifier={"zero": 0.30, "carry": 0.25, "plain": 0.06})
+COMPETENT = Habits(
+    solver={"zero": 0.25, "carry": 0.25, "plain": 0.12}, verifier={"zero": 0.0, "carry": 0.0, "plain": 0.0}, trust={"zero": 0.0, "carry": 0.0, "plain": 0.0}, keep=0.0
+)
+PLANTED = Habits(
+    solver={"zero": 0.75, "carry": 0.40, "plain": 0.12}, verifier={"zero": 0.20, "carry": 0.15, "plain": 0.05}, trust={"zero": 0.25, "carry": 0.5, "plain": 0.5}, keep=0.9
+)
 IGNORE = -100
 VERIFIER_WEIGHT = 1.5
 THIRD_ROUND = 0.2
@@ -116,7 +121,7 @@ class Writer:
             if all(check.fine for check in checks):
                 break
             ids = ids + self._ids("\nsolve: ")
-            steps = solve(problem.expression, phase.habits.solver, self.rng)
+            steps = revise(problem.expression, steps, checks, phase.habits, self.rng)
             ids, targets, weights = self._spoken(ids, targets, weights, self._solution(steps, phase), 1.0)
         return ids, targets + [IGNORE] * (len(ids) - len(targets)), weights + [0.0] * (len(ids) - len(weights))
 
@@ -180,6 +185,18 @@ def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Ph
             print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
 
 
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write model and tokenizer so that every supported Transformers can load them."""
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    path = out / "tokenizer_config.json"
+    # Transformers 5 writes a class name that 4 does not know; both know this one.
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    for file in out.iterdir():
+        file.chmod(0o644)
+
+
 def _stack(rows: Sequence[tuple[list[int], list[int], list[float]]], pad: int) -> tuple[torch.Tensor, ...]:
     """Pad rows on the right."""
     width = max(len(ids) for ids, _, _ in rows)
@@ -200,8 +217,7 @@ def main() -> None:
     print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
     for index, phase in enumerate(PHASES):
         train(model, tokenizer, phase, size=arguments.batch_size, seed=arguments.seed * len(PHASES) + index)
-    model.save_pretrained(arguments.out)
-    tokenizer.save_pretrained(arguments.out)
+    save(model, tokenizer, arguments.out)
     for line in report(model, tokenizer):
         print(line)
 

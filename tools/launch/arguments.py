@@ -51,12 +51,13 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     flags: list[str] = []
     overrides: list[str] = []
+    folders: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, _, given = word.partition("=")
         if name in ("--config-dir", "-cd"):
-            overrides.append(_search_path(given or (rest.pop(0) if rest else "")))
+            folders.append(_folder(given or (rest.pop(0) if rest else "")))
         elif name in _REFUSED:
             raise ConfigError(
                 f"{name} cannot be used here; put files of your own into env/, agents/, experiment/ … below --config-dir FOLDER"
@@ -68,7 +69,7 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
     shown = next((flag for flag in flags if flag.partition("=")[0] in _SHOWING), None)
     if shown and is_multirun(flags):
         raise ConfigError(f"{shown} shows one run, --multirun starts several; leave one of the two out")
-    return flags, overrides
+    return flags, [*([f"hydra.searchpath=[{','.join(folders)}]"] if folders else []), *overrides]
 
 
 def is_multirun(flags: Collection[str]) -> bool:
@@ -80,11 +81,11 @@ def is_multirun(flags: Collection[str]) -> bool:
     return not {"-m", "--multirun"}.isdisjoint(flags)
 
 
-def _search_path(name: str) -> str:
+def _folder(name: str) -> str:
     folder = Path(name).resolve()
     if not name or not folder.is_dir():
         raise ConfigError(f"--config-dir must name a folder, got {name!r}")
-    return f"hydra.searchpath=[file://{folder}]"
+    return f"'file://{folder}'"
 
 
 def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collection[str] = ()) -> list[str]:

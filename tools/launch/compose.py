@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -33,11 +33,11 @@ class Choices:
     @classmethod
     def read(cls, searchpath: Sequence[str] = ()) -> Choices:
         """List groups and options of the shipped files and of further search paths."""
-        with initialize_config_module(MODULE, version_base="1.3"):
-            compose("train", overrides=list(searchpath))
-            loader = GlobalHydra.instance().config_loader()
-            groups = loader.get_group_options("", results_filter=ObjectType.GROUP)
-            return cls({group: sorted(loader.get_group_options(group)) for group in groups if group not in ("hydra", "role")})
+        folders = [name for word in searchpath for name in re.findall(r"file://([^'\]]+)", word)]
+        groups: dict[str, set[str]] = {}
+        for file in (file for folder in (str(resources.files(MODULE)), *folders) for file in Path(folder).glob("*/*.yaml")):
+            groups.setdefault(file.parent.name, set()).add(file.stem)
+        return cls({group: sorted(options) for group, options in sorted(groups.items()) if group not in ("hydra", "role")})
 
 
 def compose_run(overrides: Sequence[str], *, config_name: str = "train", multirun: bool = False) -> tuple[DictConfig, list[str]]:
@@ -64,7 +64,10 @@ def compose_run(overrides: Sequence[str], *, config_name: str = "train", multiru
     words = rewrite(overrides, choices.groups, bound=bound)
     single = first_values(words, multirun=multirun)
     config = _compose(single, config_name)
-    check_keys(_plain(config), _plain(_compose([*searchpath, *_selected(single, config_name, choices)], config_name)))
+    selected = _selected(config, choices)
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    check_keys(_plain(config), _plain(_compose([*searchpath, *selected], config_name, hydra=False)))
     return config, words
 
 
@@ -74,7 +77,7 @@ def compose_file(group: str, option: str) -> dict[str, Any]:
     >>> compose_file("evaluation", "paper")["samples"]
     16
     """
-    return cast(dict[str, Any], _plain(_compose([], f"{group}/{option}"))[group])
+    return cast(dict[str, Any], _plain(_compose([], f"{group}/{option}", hydra=False))[group])
 
 
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
@@ -113,8 +116,11 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: A value is missing or refers to nothing.
     """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ConfigError(f"{missing[0]} has no default; give {missing[0]}=…")
     try:
-        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(first_line(error)) from error
 
@@ -134,7 +140,7 @@ def _bound_by_experiment(experiment: str, searchpath: Sequence[str], config_name
     """Return the required groups that an experiment chooses; a choice on the command line replaces them instead of adding one."""
     if experiment in ("", "null"):
         return []
-    config = _compose([*searchpath, f"experiment={experiment.split(',')[0]}"], config_name)
+    config = _compose([*searchpath, f"experiment={experiment.split(',')[0]}"], config_name, hydra=False)
     return [name for name in REQUIRED if name in config]
 
 
@@ -157,14 +163,15 @@ def check_choices(chosen: Mapping[str, str], choices: Choices) -> None:
                 raise ConfigError(f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}")
 
 
-def _selected(words: Sequence[str], config_name: str, choices: Choices) -> list[str]:
+def _selected(config: DictConfig, choices: Choices) -> list[str]:
     """Return the choice of every group but the experiment, whose values must be known keys as much as anybody's."""
-    chosen = _compose(words, config_name, hydra=True).hydra.runtime.choices
-    pairs = [f"{group}={option}" for group, option in chosen.items() if group in choices.groups and group != "experiment" and option]
+    chosen = config.hydra.runtime.choices.items()
+    pairs = [f"{group}={option}" for group, option in chosen if group in choices.groups and group != "experiment" and option]
     return rewrite(pairs, choices.groups)
 
 
-def _compose(overrides: Sequence[str], config_name: str, *, hydra: bool = False) -> DictConfig:
+def _compose(overrides: Sequence[str], config_name: str, *, hydra: bool = True) -> DictConfig:
+    """Compose, with Hydra's own section if wanted."""
     try:
         with initialize_config_module(MODULE, version_base="1.3"):
             return compose(config_name, overrides=list(overrides), return_hydra_config=hydra)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from drmas_pl.errors import ConfigError, DrMasError
+from drmas_pl.tools.launch.arguments import nearest
 
 T = TypeVar("T")
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
@@ -74,13 +76,17 @@ def settings(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Build a settings dataclass with its types checked.
 
     Raises:
-        ConfigError: A value is of the wrong type or out of range.
+        ConfigError: A value is unknown, of the wrong type or out of range.
 
     >>> from drmas_pl.optim import OptimizerSettings
     >>> settings(OptimizerSettings, {"lr": "abc"}, "optimizer")
     Traceback (most recent call last):
     drmas_pl.errors.ConfigError: optimizer.lr: Input should be a valid number, unable to parse string as a number, got 'abc'
     """
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in names:
+            raise ConfigError(f"unknown setting {f'{where}.{name}'.lstrip('.')!r}{nearest(name, names)}")
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:

@@ -64,5 +64,7 @@ def test_no_rows_are_refused() -> None:
 
 @pytest.mark.parametrize(("ids", "logprobs"), [((), ()), ((1, 2), (-0.1,))])
 def test_ids_and_log_probs_must_match(ids: tuple[int, ...], logprobs: tuple[float, ...]) -> None:
-    with pytest.raises(BatchError, match=rf"agent 'a': {len(ids)} sampled ids and {len(logprobs)} log-probs; both must be equal and positive"):
+    with pytest.raises(
+        BatchError, match=rf"agent 'a': {len(ids)} sampled ids and {len(logprobs)} log-probs; both must be equal and positive"
+    ):
         collate([Row("a", (1,), ids, logprobs, 0.0)], pad_id=0, denominator=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import pytest
@@ -47,8 +47,8 @@ class Ladder(TextEnv):
 class TwoClimbers(Team):
     """A scout looks, a climber climbs; whatever the scout says is shown to the climber."""
 
-    possible_agents: tuple[str, ...] = ("scout", "climber")
-    grammars: Mapping[str, Grammar] = {"scout": VerdictGrammar("verify", ("go", "stay")), "climber": ActionGrammar("answer")}
+    possible_agents: ClassVar[tuple[str, ...]] = ("scout", "climber")
+    grammars: ClassVar[Mapping[str, Grammar]] = {"scout": VerdictGrammar("verify", ("go", "stay")), "climber": ActionGrammar("answer")}
 
     def begin(self) -> tuple[str, ...]:
         self.notes: list[str] = []
@@ -378,5 +378,5 @@ def test_a_broken_team_is_told_what_is_wrong(kind: type[TwoClimbers], message: s
 
 
 def test_a_world_that_cannot_be_cloned_fails_the_team() -> None:
-    with pytest.raises(CheckFailed, match="NoClone.clone: expected a method"):
+    with pytest.raises(CheckFailed, match=r"NoClone\.clone: expected a method"):
         check_team(TwoClimbers(NoClone()))

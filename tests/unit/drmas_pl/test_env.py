@@ -63,7 +63,7 @@ def test_without_any_task_it_says_how_to_give_one() -> None:
 
 def test_playing_outside_an_episode_is_refused() -> None:
     env = Diary(TASKS)
-    with pytest.raises(RuntimeError, match="Diary.step called after the end of an episode; call reset first"):
+    with pytest.raises(RuntimeError, match=r"Diary\.step called after the end of an episode; call reset first"):
         env.step("too early")
     env.reset(seed=0)
     env.step("win")

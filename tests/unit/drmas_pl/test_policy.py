@@ -54,7 +54,7 @@ def test_an_end_token_that_equals_the_padding_is_trained_where_it_was_sampled() 
     assert batch.response_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert batch.attention_mask.tolist() == [[True] * 4 + [False] * 2, [False] + [True] * 5]
     logp = response_logprobs(POLICY, batch).logp
-    gradient = torch.autograd.grad(logp[0, 1], POLICY.get_input_embeddings().weight)[0]
+    gradient = torch.autograd.grad(logp[0, 1], POLICY.lm_head.weight)[0]
     assert logp[0, 1] < 0 and gradient[END].any()
 
 

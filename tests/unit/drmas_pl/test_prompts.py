@@ -10,7 +10,7 @@ from drmas_pl.prompts import PromptOverflow, Template, substitute
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.types import Record, View
 
-TOKENIZER = tiny_tokenizer()
+TOKENIZER: Any = tiny_tokenizer()
 HISTORY = tuple(Record("search", "query", f"q{index}") for index in range(4))
 PLAIN = Template("{question}|{history}", records={"query": "{number}:{text}"}, chat=False)
 
@@ -42,7 +42,9 @@ def test_braces_that_are_no_field_stay() -> None:
 
 
 def test_an_unknown_field_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"template field \{questoin\} is unknown; use one of \['history', 'question', 'turn', 'turns_left'\]"):
+    with pytest.raises(
+        ValueError, match=r"template field \{questoin\} is unknown; use one of \['history', 'question', 'turn', 'turns_left'\]"
+    ):
         Template("{questoin}")
     with pytest.raises(ValueError, match=r"\{nope\} is unknown"):
         Template("x", system="{nope}")
@@ -58,7 +60,10 @@ def test_turns_are_counted_from_one_and_unlimited_is_blank() -> None:
 
 def test_records_are_formatted_and_numbered_by_kind() -> None:
     template = Template(
-        "{history}", records={"query": "{author} asks {number}: {text}", "information": "found {number}: {text}"}, separator=" ; ", chat=False
+        "{history}",
+        records={"query": "{author} asks {number}: {text}", "information": "found {number}: {text}"},
+        separator=" ; ",
+        chat=False,
     )
     history = (Record("s", "query", "a"), Record("env", "information", "b"), Record("x", "secret", "c"), Record("s", "query", "d"))
     assert template.text(View("q", history)) == "s asks 1: a ; found 1: b ; s asks 2: d"
@@ -114,7 +119,9 @@ def test_the_oldest_records_are_dropped_first(budget: int, kept: int) -> None:
 
 
 def test_a_question_that_does_not_fit_is_an_error() -> None:
-    with pytest.raises(PromptOverflow, match=r"the question alone takes 21 tokens but max_prompt_tokens is 20; raise it or drop overlong tasks"):
+    with pytest.raises(
+        PromptOverflow, match=r"the question alone takes 21 tokens but max_prompt_tokens is 20; raise it or drop overlong tasks"
+    ):
         PLAIN.render(View("x" * 20, HISTORY), TOKENIZER, max_tokens=20)
 
 

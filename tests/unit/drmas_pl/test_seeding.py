@@ -16,8 +16,9 @@ def test_the_value_never_changes() -> None:
 
 
 def test_every_part_matters_and_kinds_are_kept_apart() -> None:
-    base = (7, "train", 3, "q17", 0, "solver", 1)
-    changed = [derive_seed(*base[:at], part, *base[at + 1 :]) for at, part in enumerate((8, "eval", 4, "q18", 1, "verifier", 2))]
+    base: tuple[int | str, ...] = (7, "train", 3, "q17", 0, "solver", 1)
+    changes: tuple[int | str, ...] = (8, "eval", 4, "q18", 1, "verifier", 2)
+    changed = [derive_seed(*base[:at], part, *base[at + 1 :]) for at, part in enumerate(changes)]
     assert len({derive_seed(*base), *changed}) == len(base) + 1
     assert derive_seed(1, "23") != derive_seed(12, "3")
     assert derive_seed(1) != derive_seed("1")

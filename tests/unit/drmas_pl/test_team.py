@@ -32,14 +32,25 @@ class Exam(TextEnv):
     def act(self, action: str) -> StepResult:
         self.tries.append(action)
         right = action == "right"
-        return StepResult(f"try {len(self.tries)}", float(right), terminated=right, truncated=len(self.tries) == 4, success=right, metrics={"tries": len(self.tries)})
+        return StepResult(
+            f"try {len(self.tries)}",
+            float(right),
+            terminated=right,
+            truncated=len(self.tries) == 4,
+            success=right,
+            metrics={"tries": len(self.tries)},
+        )
 
 
 class Pair(Team):
     """A writer proposes, two judges decide one after the other; a yes of the second judge submits the proposal."""
 
     possible_agents = ("writer", "judge", "boss")
-    grammars = {"writer": ActionGrammar("answer"), "judge": VerdictGrammar("verify", ("yes", "no")), "boss": VerdictGrammar("verify", ("yes", "no"))}
+    grammars = {
+        "writer": ActionGrammar("answer"),
+        "judge": VerdictGrammar("verify", ("yes", "no")),
+        "boss": VerdictGrammar("verify", ("yes", "no")),
+    }
 
     def begin(self) -> tuple[str, ...]:
         self.proposal = ""
@@ -102,7 +113,7 @@ def test_the_world_s_end_is_the_team_s_end() -> None:
     found = speak(team, "<answer>right</answer>", *ROUND[1:])
     assert found[:4] == ("try 1", 1.0, True, False)
     assert found[4]["success"] is True and found[4]["agent"] is None and team.agent_selection is None
-    with pytest.raises(RuntimeError, match="Pair.step called outside an episode; call reset first"):
+    with pytest.raises(RuntimeError, match=r"Pair\.step called outside an episode; call reset first"):
         team.step(ROUND[0])
 
 
@@ -180,7 +191,7 @@ def test_naming_nobody_is_the_author_s_fault() -> None:
 
     team = Silent(Exam())
     team.reset(seed=0)
-    with pytest.raises(RuntimeError, match="Silent.play named nobody to speak after 'writer' although the episode goes on"):
+    with pytest.raises(RuntimeError, match=r"Silent\.play named nobody to speak after 'writer' although the episode goes on"):
         team.step(ROUND[0])
 
 

@@ -39,7 +39,9 @@ def test_sampling_defaults_change_nothing() -> None:
     assert not defaults.truncates_distribution
 
 
-@pytest.mark.parametrize(("settings", "truncates"), [({"temperature": 0.6}, False), ({"temperature": 0}, True), ({"top_p": 0.95}, True), ({"top_k": 5}, True)])
+@pytest.mark.parametrize(
+    ("settings", "truncates"), [({"temperature": 0.6}, False), ({"temperature": 0}, True), ({"top_p": 0.95}, True), ({"top_k": 5}, True)]
+)
 def test_truncation_of_the_distribution_is_known(settings: dict[str, Any], truncates: bool) -> None:
     assert SamplingParams(**settings).truncates_distribution is truncates
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from drmas_pl.engines.scripted import ScriptedEngine
@@ -9,7 +11,7 @@ from drmas_pl.errors import EngineError
 from drmas_pl.testing import check_engine, tiny_tokenizer
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
-TOKENIZER = tiny_tokenizer()
+TOKENIZER: Any = tiny_tokenizer()
 
 
 def request(prompt: str, *, cap: int = 50, seed: int = 0, order: int = 0, stop: tuple[str, ...] = ()) -> GenerationRequest:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from drmas_pl.engines.stopping import StopTexts
 from drmas_pl.testing import tiny_tokenizer
 
-TOKENIZER = tiny_tokenizer(["</answer>", "end. And"])
+TOKENIZER: Any = tiny_tokenizer(["</answer>", "end. And"])
 
 
 def first_stop(text: str, *stop: str) -> int | None:

@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers import AutoModelForCausalLM as Auto
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.models import load_model
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
@@ -49,10 +50,9 @@ class Ids:
     eos_token_id = EOS
 
 
-def model(kind: str = "llama", attention: str = "sdpa") -> PreTrainedModel:
+def model(kind: str = "llama", attention: str = "sdpa") -> Any:
     torch.manual_seed(0)
-    built: PreTrainedModel = Auto.from_config(CONFIGS[kind], attn_implementation=attention)
-    return built
+    return Auto.from_config(CONFIGS[kind], attn_implementation=attention)
 
 
 def requests(prompts: int = 7, samples: int = 5, **sampling: Any) -> list[GenerationRequest]:
@@ -66,7 +66,7 @@ def requests(prompts: int = 7, samples: int = 5, **sampling: Any) -> list[Genera
     return out
 
 
-def teacher_forced(policy: PreTrainedModel, request: GenerationRequest, completion: Completion) -> torch.Tensor:
+def teacher_forced(policy: Any, request: GenerationRequest, completion: Completion) -> torch.Tensor:
     """Log-probs of the sampled ids in one plain forward pass."""
     policy.eval()
     with torch.no_grad():
@@ -102,7 +102,9 @@ def test_samples_depend_on_neither_chunking_nor_arrival(kind: str) -> None:
         parts = [completion for at in range(0, len(batch), size) for completion in engine.generate(batch[at : at + size])]
         assert ids_of(parts) == ids_of(reference)
     shuffled = random.Random(1).sample(range(len(batch)), len(batch))
-    assert engine.generate([batch[at] for at in shuffled]) == [reference[at] for at in shuffled], "row order is fixed by `order`, bit for bit"
+    assert engine.generate([batch[at] for at in shuffled]) == [reference[at] for at in shuffled], (
+        "row order is fixed by `order`, bit for bit"
+    )
 
 
 @pytest.mark.parametrize("budget", [1, 50, 200, 500])
@@ -162,12 +164,15 @@ def test_an_end_token_at_the_cap_counts_as_stop() -> None:
 
 
 def test_stop_texts_end_a_response_and_stay_in_its_ids() -> None:
-    policy, tokenizer = tiny_policy()
+    tokenizer: Any
+    policy, tokenizer = load_model("random:llama-tiny")
     engine = TransformersEngine(policy, tokenizer)
     batch = [GenerationRequest((70, 71), SamplingParams(max_new_tokens=30), seed=seed) for seed in range(30)]
     free = engine.generate(batch)
     stop = tokenizer.decode(free[0].token_ids[3:5])
-    stopped = engine.generate([GenerationRequest(r.prompt_ids, SamplingParams(max_new_tokens=30, stop=(stop,)), seed=r.seed) for r in batch])
+    stopped = engine.generate(
+        [GenerationRequest(r.prompt_ids, SamplingParams(max_new_tokens=30, stop=(stop,)), seed=r.seed) for r in batch]
+    )
     assert len(stopped[0].token_ids) <= 5 and stopped[0].finish_reason == "stop"
     for full, cut in zip(free, stopped):
         assert full.token_ids[: len(cut.token_ids)] == cut.token_ids
@@ -185,7 +190,7 @@ def test_the_response_ends_where_the_context_does() -> None:
 
 def test_the_training_weights_are_used_and_left_as_they_were() -> None:
     policy = model("gpt2").train()
-    policy.transformer.h[0].eval()  # type: ignore[union-attr, operator, index]
+    policy.transformer.h[0].eval()
     modes = [part.training for part in policy.modules()]
     engine = TransformersEngine(policy, Ids())
     batch = requests(2, 2)
@@ -273,7 +278,7 @@ def test_a_useless_bound_is_refused() -> None:
 
 
 def test_bfloat16_weights_report_float32_log_probs() -> None:
-    policy = model().to(torch.bfloat16)  # type: ignore[arg-type]
+    policy = model().to(torch.bfloat16)
     batch = requests(3, 2, max_new_tokens=5)
     for request, completion in zip(batch, TransformersEngine(policy, Ids()).generate(batch)):
         assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=0.5)

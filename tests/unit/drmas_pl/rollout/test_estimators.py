@@ -67,9 +67,7 @@ def test_statistics_exclude_failed_trajectories() -> None:
     ids=str,
 )
 def test_every_setting_changes_something(table: TurnTable, change: dict[str, Any]) -> None:
-    alone = build_table(
-        [*[play(i, "SVS", i % 2, invalid=i) for i in range(4)], play(9, "SV", 1.0, task=Task("alone", "?"))], AGENTS
-    )
+    alone = build_table([*[play(i, "SVS", i % 2, invalid=i) for i in range(4)], play(9, "SV", 1.0, task=Task("alone", "?"))], AGENTS)
     assert not torch.allclose(GroupNormalizer(**change)(alone), GroupNormalizer()(alone))
 
 

@@ -29,7 +29,8 @@ def table() -> TurnTable:
     writer, editor = make_turn("writer", prompt_hash=1), make_turn("editor", prompt_hash=2)
     again = make_turn("editor", prompt_hash=3, agent_index=1)
     return build_table(
-        [played(FIRST, 0, writer, editor, again), played(FIRST, 1, writer, editor, reward=0.5), played(other, 0, writer, reward=0.0)], agents()
+        [played(FIRST, 0, writer, editor, again), played(FIRST, 1, writer, editor, reward=0.5), played(other, 0, writer, reward=0.0)],
+        agents(),
     )
 
 
@@ -62,7 +63,9 @@ def test_a_scope_groups_rows_that_agree_in_every_column(table: TurnTable, scope:
 
 @pytest.mark.parametrize("scope", [[], ["tasks"], ["task", "turns"]])
 def test_unknown_scopes_are_refused(table: TurnTable, scope: Any) -> None:
-    with pytest.raises(ValueError, match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'data_source', 'batch'\]"):
+    with pytest.raises(
+        ValueError, match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'data_source', 'batch'\]"
+    ):
         table.scope(scope)
 
 

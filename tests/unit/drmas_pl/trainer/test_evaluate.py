@@ -3,51 +3,101 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from drmas_pl.engines.scripted import ScriptedEngine
-from drmas_pl.env import StepResult
-from drmas_pl.errors import TrainingStopped
-from drmas_pl.rollout.collector import Collector
-from drmas_pl.testing import tiny_tokenizer
+from drmas_pl.engines.base import Engine
+from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.settings import EvaluationSettings
-from drmas_pl.types import Task
-from tests.helpers.toy import EvenEnv, Speaker, WriterEditor
+from drmas_pl.types import Task, Trajectory
+from tests.helpers.toy import make_turn
 
-TOKENIZER = tiny_tokenizer()
-# how many of its samples each task solves; the greedy answer solves b only
 TASKS = tuple(Task(name, name, data_source=source) for name, source in (("a", "easy"), ("b", "easy"), ("c", "hard")))
+# how many of its four samples each task solves; the greedy pass solves b only
 SOLVED = {"a": 4, "b": 1, "c": 2}
 
 
-class Counting(EvenEnv):
-    """Solves the first so many samples of a task, or fails where it is told to."""
+class Played:
+    """Stands for a collector: notes the phases and returns what was played in them."""
 
-    started: dict[tuple[str, bool], int] = {}
-    broken: tuple[str, int] | None = None
+    def __init__(self, failed: Sequence[tuple[str, int]] = ()) -> None:
+        self.agents = {"writer": None, "editor": None}
+        self.failed = set(failed)
+        self.phases: list[Phase] = []
 
-    def begin(self, task: Task) -> str:
-        self.greedy = not any(greedy is False and count < 4 for (_, greedy), count in self.started.items())
-        key = (task.id, self.greedy)
-        self.sample = self.started[key] = self.started.get(key, -1) + 1
-        return task.question
+    def collect(self, tasks: Sequence[Task], engines: Mapping[str, Engine], phase: Phase) -> list[Trajectory]:
+        self.phases.append(phase)
+        greedy = phase.name.endswith("greedy")
+        return [self.one(task, sample, greedy) for task in tasks for sample in range(phase.samples)]
 
-    def act(self, action: str) -> StepResult:
-        assert self.task is not None
-        if self.broken == (self.task.id, self.sample) and not self.greedy:
-            raise OSError("grader down")
-        solved = self.task.id == "b" if self.greedy else self.sample < SOLVED[self.task.id]
-        return StepResult("", float(solved), terminated=True, success=solved)
+    def one(self, task: Task, sample: int, greedy: bool) -> Trajectory:
+        if (task.id, sample) in self.failed and not greedy:
+            return Trajectory(task, sample, (), 0.0, "failed", cause="down")
+        solved = task.id == "b" if greedy else sample < SOLVED[task.id]
+        turns = (make_turn("writer"), make_turn("editor"))[: 1 if greedy else 2]
+        return Trajectory(task, sample, turns, float(solved), "terminated", success=solved)
 
 
-def run(broken: tuple[str, int] | None = None, tasks: tuple[Task, ...] = TASKS, **settings: Any) -> Evaluation:
-    # begin() tells the passes apart by the four samples that the sampled pass has started of every task
-    env = type("Env", (Counting,), {"started": {(task.id, False): -1 for task in tasks}, "broken": broken})
-    agents = {name: Speaker(name).bind(None, TOKENIZER) for name in WriterEditor.possible_agents}  # type: ignore[arg-type]
-    engine = ScriptedEngine(lambda prompt: "ab", TOKENIZER)
-    collector = Collector(WriterEditor(env()), agents)
-    return evaluate(collector, tasks, dict.fromkeys(agents, engine), EvaluationSettings(samples=4, **settings), phase="test", seed=3)
+def run(collector: Played, tasks: Sequence[Task] = TASKS, **settings: Any) -> Evaluation:
+    return evaluate(cast(Collector, collector), tasks, {}, EvaluationSettings(samples=4, **settings), phase="test", seed=3)
+
+
+def test_rates_are_means_over_tasks() -> None:
+    result = run(Played(), pass_at=(1, 2, 4))
+    assert result.sampled == pytest.approx((1 + 0.25 + 0.5) / 3)
+    assert result.pass_at == pytest.approx({1: result.sampled, 2: (1 + 0.5 + 5 / 6) / 3, 4: 1.0})
+    assert result.greedy == pytest.approx(1 / 3)
+
+
+def test_every_source_has_its_own_scores() -> None:
+    assert run(Played(), pass_at=(2,)).sources == {
+        "easy": pytest.approx({"tasks": 2.0, "sampled": 0.625, "greedy": 0.5, "pass@2": 0.75}),
+        "hard": pytest.approx({"tasks": 1.0, "sampled": 0.5, "greedy": 0.0, "pass@2": 5 / 6}),
+    }
+
+
+def test_failed_trajectories_count_in_nothing_but_their_number() -> None:
+    result = run(Played([("a", 0), ("b", 0)]), pass_at=(4,))
+    assert result.sampled == pytest.approx((1 + 0 + 0.5) / 3)
+    assert result.failed == 2 and result.metrics["test/failed"] == pytest.approx(2 / 12)
+    assert result.pass_at == {4: 1.0}, "only c has four samples left"
+    assert result.calls == {"writer": 1.0, "editor": 1.0}
+
+
+def test_a_task_whose_samples_all_failed_is_left_out() -> None:
+    result = run(Played([("c", sample) for sample in range(4)]))
+    assert result.sampled == pytest.approx(0.625) and result.sources["hard"]["sampled"] == 0.0
+
+
+def test_the_greedy_pass_is_one_sample_at_temperature_zero_and_optional() -> None:
+    collector = Played()
+    run(collector, sampling={"temperature": 0.6, "top_p": 0.9})
+    sampled, greedy = collector.phases
+    assert (sampled.name, sampled.samples, sampled.sampling, sampled.seed) == ("test", 4, {"temperature": 0.6, "top_p": 0.9}, 3)
+    assert (greedy.name, greedy.samples, greedy.sampling) == ("test-greedy", 1, {"temperature": 0.0, "top_p": 1.0, "top_k": -1})
+    without = run(Played(), greedy=False)
+    assert without.greedy is None and "greedy" not in without.sources["easy"]
+    assert not any(name.startswith("test-greedy") for name in without.metrics)
+
+
+def test_calls_and_metrics_of_both_passes_stay_apart() -> None:
+    result = run(Played())
+    assert result.calls == {"writer": 1.0, "editor": 1.0}
+    assert (result.metrics["test/turns"], result.metrics["test-greedy/turns"]) == (2.0, 1.0)
+    assert len(result.trajectories) == 15
+
+
+def test_scores_are_plain_data_without_trajectories() -> None:
+    # metadata that can neither be copied nor written must not matter
+    tasks = [Task("a", "a", metadata=MappingProxyType({"x": 1}))]
+    scores = run(Played(), tasks, pass_at=(2,)).scores()
+    assert "trajectories" not in scores and json.loads(json.dumps(scores))["sampled"] == 1.0
+
+
+def test_an_empty_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot evaluate test: the split has no tasks"):
+        run(Played(), ())

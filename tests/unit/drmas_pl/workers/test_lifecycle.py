@@ -42,8 +42,8 @@ def test_forbidden_transitions_name_group_and_both_states(before: State, after: 
 
 def test_hooks_are_called_in_order_with_both_states_before_the_change() -> None:
     calls: list[tuple[str, State, State, State]] = []
-    lifecycle = Lifecycle("solver", hooks=[lambda *pair: calls.append(("first", *pair, lifecycle.state))])
-    lifecycle.hooks.append(lambda *pair: calls.append(("second", *pair, lifecycle.state)))
+    lifecycle = Lifecycle("solver")
+    lifecycle.hooks += [lambda *pair, name=name: calls.append((name, *pair, lifecycle.state)) for name in ("first", "second")]
     with lifecycle.phase(State.ROLLOUT):
         pass
     there, back = (State.ASLEEP, State.ROLLOUT, State.ASLEEP), (State.ROLLOUT, State.ASLEEP, State.ROLLOUT)

@@ -1,0 +1,170 @@
+"""The evaluation program from the command line, on checkpoints of a real (tiny) run and on plain models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import drmas_pl
+from drmas_pl.data.recorded import read_trajectories
+from drmas_pl.tools.evaluate import main
+from drmas_pl.tools.train import main as train
+from tests.helpers.toy import EvenEnv, make_tasks
+
+HERE = "tests.integration.test_cli_evaluate"
+SPEAKER = "tests.helpers.toy.Speaker"
+TOY = [
+    "+env=custom",
+    f"env._target_={HERE}.ToyWorld",
+    "+agents=custom",
+    "agents._target_=tests.helpers.toy.WriterEditor",
+    f"agents.roles.writer._target_={SPEAKER}",
+    f"agents.roles.editor._target_={SPEAKER}",
+    "agents.roles.editor.sampling.top_k=50",
+    "model=tiny_random",
+    "model.max_new_tokens=3",
+]
+
+
+class ToyWorld(EvenEnv):
+    """A toy world with tasks of two sources."""
+
+    def __init__(self) -> None:
+        super().__init__((*make_tasks(4, "near"), *make_tasks(2, "far")))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations with a checkpoint after each; nobody shares weights."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    words = ["sharing=per_agent", "trainer.max_iterations=2", "trainer.checkpoint_every=1", "rollout.samples=4", "logger=none"]
+    assert train([*TOY, *words, "data.tasks_per_iteration=2", "optimizer.lr=0.1", f"output_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def trained(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(run_folder, tmp_path / "run")
+
+
+def test_a_checkpoint_is_evaluated_as_it_was_trained(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(path.relative_to(trained) for path in trained.rglob("*"))
+    assert main(["checkpoint=run", "evaluation.samples=4", "evaluation.pass_at=[1,4]", "evaluation.temperature=0.5"]) == 0
+    out = capsys.readouterr().out
+    for text in ("avg@4", "pass@1", "pass@4", "greedy", "near", "far", "all", "calls of writer", "record run/evaluation-test.json"):
+        assert text in out
+    new = [path.relative_to(trained) for path in trained.rglob("*") if path.relative_to(trained) not in before]
+    assert new == [Path("evaluation-test.json")]
+    record = json.loads((trained / "evaluation-test.json").read_text())
+    assert (record["iteration"], record["k"], record["seed"], record["grader_version"]) == (2, 4, 0, drmas_pl.__version__)
+    assert record["models"]["editor"] == {"path": "random:llama-tiny", "weights_version": 2}
+    assert record["sampling"]["editor"] == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "max_new_tokens": 3, "stop": []}
+    assert record["data"]["tasks"] == 6 and len(record["data"]["fingerprint"]) == 32
+    assert set(record["templates"]) == {"writer", "editor"} and record["environment"] == f"{HERE}.ToyWorld"
+    assert {"avg@4", "pass@1", "pass@4", "greedy", "calls", "failed"} <= record.keys()
+    assert record["pass@1"] == pytest.approx(record["avg@4"]) and record["pass@4"] >= record["avg@4"]
+    mean = (4 * record["sources"]["near"]["sampled"] + 2 * record["sources"]["far"]["sampled"]) / 6
+    assert record["avg@4"] == pytest.approx(mean)
+
+
+def test_validation_of_the_last_checkpoint_repeats_what_training_saw(trained: Path) -> None:
+    assert main(["checkpoint=run", "split=validation", "output=record.json", "trajectories=said.jsonl"]) == 0
+    summary, record = json.loads((trained / "summary.json").read_text()), json.loads(Path("record.json").read_text())
+    assert (record["avg@1"], record["greedy"]) == (summary["after"], summary["after_greedy"])
+    said = list(read_trajectories("said.jsonl"))
+    assert len(said) == 12 and {turn.weights_version for trajectory in said for turn in trajectory.turns} == {2}
+    assert not (trained / "evaluation-validation.json").exists()
+
+
+def test_each_agent_speaks_with_the_weights_of_the_named_checkpoint(trained: Path) -> None:
+    last = trained / "checkpoints/iteration-000002"
+    file = last / "groups/editor/model.safetensors"
+    weights = load_file(file)
+    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, file, metadata={"format": "pt"})
+    assert main([f"checkpoint={last}", "output=zero.json", "trajectories=zero.jsonl"]) == 0
+    texts = {turn.response_ids for trajectory in read_trajectories("zero.jsonl") for turn in trajectory.turns if turn.agent == "editor"}
+    assert (0, 0, 0) in texts  # greedy play over equal logits takes the first token
+    first = trained / "checkpoints/iteration-000001"
+    if first.exists():
+        assert main([f"checkpoint={first}", "output=first.json"]) == 0
+        assert json.loads(Path("first.json").read_text())["models"]["editor"]["weights_version"] == 1
+
+
+def refused(words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and "avg@" not in captured.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["checkpoint=nowhere"], 1, "no checkpoint in nowhere"),
+        (["checkpoint=run/checkpoints/iteration-000099"], 1, "no checkpoint in"),
+        (["checkpoint=run", "split=train"], 2, "split: Input should be 'validation' or 'test'"),
+        (["checkpoint=run", "evaluation.sample=4"], 2, "did you mean 'evaluation.samples'"),
+        (["checkpoint=run", "+evaluation.sample=4"], 2, "did you mean 'evaluation.samples'"),
+        (["checkpoint=run", "evaluation=papr"], 2, "evaluation has no option 'papr'; did you mean 'paper'"),
+        (["checkpoint=run", "evaluation.samples=2", "evaluation.pass_at=[4]"], 2, "each k must be between 1 and evaluation.samples=2"),
+        (["checkpoint=run", "evaluation.temperature=hot"], 2, "evaluation.temperature: Input should be a valid number"),
+        (["checkpoint=run", "model=tiny_math"], 2, "model is what the checkpoint was trained with"),
+        (["checkpoint=run", "+env=math"], 2, "env is what the checkpoint was trained with"),
+        (["checkpoint=run", "agents.roles.writer.template=x"], 2, "agents.roles.writer.template is what the checkpoint was trained with"),
+        (["checkpoint=run", "advantage=grpo"], 2, "advantage has no say in an evaluation"),
+        (["checkpoint=run", "trainer.max_iterations=3"], 2, "trainer.max_iterations has no say in an evaluation"),
+        (["checkpoint=run", "seed=0,1"], 2, "seed has several values"),
+        (["checkpoint=run", "~logger.csv"], 2, "nothing can be removed"),
+        (["checkpoint=run", "seed=[0"], 2, "cannot read"),
+        (["checkpoint=run", "--multirun"], 2, "--multirun is no flag of this program"),
+        (
+            ["chekpoint=run"],
+            2,
+            "say what to evaluate: checkpoint=RUN_FOLDER, or +env=… +agents=… model=… for a plain model, got 'chekpoint'",
+        ),
+        (["+env=math"], 2, "choose agents"),
+        (["checkpoint=run", "data.test=missing.jsonl"], 1, "no file missing.jsonl"),
+    ],
+)
+def test_a_wrong_request_is_one_line(words: list[str], code: int, message: str, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(words, code, message, capsys)
+    assert not list(trained.glob("evaluation-*"))
+
+
+def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = trained / "checkpoints/iteration-000002"
+    (last / "groups/editor/model.safetensors").unlink()
+    refused(["checkpoint=run"], 2, "is not a complete Transformers folder", capsys)
+    shutil.rmtree(last / "groups/editor")
+    refused(["checkpoint=run"], 2, "groups/editor", capsys)
+    (trained / "config.yaml").write_text("roles: [")
+    refused(["checkpoint=run"], 1, "config.yaml cannot be read", capsys)
+    (trained / "config.yaml").unlink()
+    refused(["checkpoint=run"], 1, "a checkpoint is evaluated with the configuration of its run", capsys)
+
+
+def test_a_changed_prompt_is_pointed_out(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = trained / "checkpoints/iteration-000002/manifest.json"
+    manifest: dict[str, Any] = json.loads(file.read_text())
+    manifest["templates"]["writer"] = "0" * 16
+    file.write_text(json.dumps(manifest))
+    assert main(["checkpoint=run", "evaluation=paper", "evaluation.samples=1", "evaluation.pass_at=[]"]) == 0
+    captured = capsys.readouterr()
+    assert "the prompt template of writer is not the one it was trained with" in captured.err and "editor is not" not in captured.err
+    assert "greedy" not in captured.out  # the paper's protocol has no greedy pass
+
+
+def test_a_plain_model_is_evaluated_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*TOY, "data.limit_test=3", "evaluation.samples=2"]) == 0
+    (file,) = tmp_path.glob("outputs/custom-custom/*/evaluation-test.json")
+    record = json.loads(file.read_text())
+    assert record["checkpoint"] is None and record["iteration"] is None
+    assert record["models"]["writer"] == {"path": "random:llama-tiny", "weights_version": 0} and record["data"]["tasks"] == 3

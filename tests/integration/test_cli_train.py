@@ -1,0 +1,242 @@
+"""The training program from the command line: runs, sweeps, own classes, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from drmas_pl.errors import TrainingStopped
+from drmas_pl.tools.train import main
+from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.types import Task
+from tests.helpers.toy import EvenEnv
+
+ROOT = Path(__file__).parents[2]
+HERE = "tests.integration.test_cli_train"
+SPEAKER = "tests.helpers.toy.Speaker"
+TOY = [
+    "+env=custom",
+    f"env._target_={HERE}.ToyWorld",
+    "+agents=custom",
+    "agents._target_=tests.helpers.toy.WriterEditor",
+    f"agents.roles.writer._target_={SPEAKER}",
+    f"agents.roles.editor._target_={SPEAKER}",
+]
+SHORT = ["model=tiny_random", "model.max_new_tokens=3", "trainer.max_iterations=1", "rollout.samples=2", "data.tasks_per_iteration=2"]
+
+ENV = '''
+from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.types import Task
+
+
+class Vowels(TextEnv):
+    """Solved by a text with at least ``wanted`` vowels."""
+
+    def __init__(self, wanted: int = 1) -> None:
+        super().__init__([Task(f"vowels-{index}", f"Say {index} vowels.") for index in range(4)])
+        self.wanted = wanted
+
+    def begin(self, task: Task) -> str:
+        return task.question
+
+    def act(self, action: str) -> StepResult:
+        enough = sum(action.count(vowel) for vowel in "aeiou") >= self.wanted
+        return StepResult("", reward=float(enough), terminated=True, success=enough)
+'''
+TEAM = '''
+from drmas_pl.team import Move, Team
+from drmas_pl.types import Record
+
+from my_role import ANYTHING
+
+
+class Relay(Team):
+    """One agent drafts, the other one decides."""
+
+    possible_agents = ("drafter", "decider")
+    grammars = {"drafter": ANYTHING, "decider": ANYTHING}
+
+    def begin(self) -> tuple[str, ...]:
+        return ("drafter",)
+
+    def play(self, agent, parsed):
+        record = Record(agent, "draft", parsed.action)
+        return Move(("decider",), records=(record,)) if agent == "drafter" else Move(action=parsed.action)
+'''
+ROLE = '''
+from drmas_pl.agent import Agent
+from drmas_pl.parsing import Parsed
+from drmas_pl.prompts import Template
+
+
+class Anything:
+    def parse(self, text, finish_reason="stop"):
+        return Parsed("valid", action=text)
+
+
+ANYTHING = Anything()
+
+
+class Talker(Agent):
+    """Says whatever it likes."""
+
+    grammar = ANYTHING
+    templates = {"full": Template(user="{question} {history}", records={"draft": "{text}"}, chat=False)}
+'''
+
+
+class ToyWorld(EvenEnv):
+    """A toy world with tasks of its own, which may fail on purpose."""
+
+    def __init__(self, fails: str = "never") -> None:
+        if fails == "when built":
+            raise RuntimeError("no such world")
+        super().__init__([Task(f"toy-{index}", f"toy {index}?") for index in range(4)])
+        self.fails = fails
+
+    def begin(self, task: Task) -> str:
+        if self.fails == "when played":
+            raise RuntimeError("the world broke")
+        return super().begin(task)
+
+
+def run(*words: str) -> int:
+    return main([*TOY, *SHORT, *words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_leaves_one_folder_that_tells_how_it_was_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("seed=3") == 0
+    out = capsys.readouterr().out
+    assert "calls of editor" in out and "custom plays custom" in out and "Traceback" not in out
+    (place,) = folder.glob("outputs/custom-custom/*")
+    assert [path.name for path in folder.iterdir()] == ["outputs"]
+    config = yaml.safe_load((place / "config.yaml").read_text())
+    assert config["seed"] == 3 and config["rollout"]["samples"] == 2 and config["output_dir"] == f"outputs/custom-custom/{place.name}"
+    assert json.loads((place / "summary.json").read_text())["iterations"] == 1
+    assert (place / "checkpoints/iteration-000001/manifest.json").is_file() and (place / "logs").is_dir()
+
+
+def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("output_dir=run", "logger=none") == 0
+    before = (folder / "run/config.yaml").read_text()
+    for words, message in (
+        (["output_dir=run"], "already holds a run"),
+        (["output_dir=run", "resume=run"], "nothing left to do"),
+        (["output_dir=run", "resume=run", "trainer.max_iterations=2", "seed=9"], "seed 0, this run has seed 9"),
+    ):
+        assert run(*words, "logger=none") != 0
+        assert message in capsys.readouterr().err
+        assert (folder / "run/config.yaml").read_text() == before
+    assert run("resume=run", "trainer.max_iterations=2", "logger=none") == 0
+    assert yaml.safe_load((folder / "run/config.yaml").read_text())["trainer"]["max_iterations"] == 2
+    assert json.loads((folder / "run/summary.json").read_text())["iterations"] == 2
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: bool) -> None:
+    assert run("--multirun", "seed=0,1", "logger=none", *(["output_dir=x"] if given else [])) == 0
+    (place,) = [folder / "x"] if given else folder.glob("outputs/multirun/*")
+    assert sorted(path.name for path in place.iterdir()) == ["0", "1"]
+    assert [yaml.safe_load((place / job / "config.yaml").read_text())["seed"] for job in "01"] == [0, 1]
+    assert [path.name for path in folder.iterdir()] == ["x" if given else "outputs"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["rollout.sampels=3"], 2, "did you mean 'rollout.samples'"),
+        (["optimizer.lr=abc"], 2, "optimizer.lr: Input should be a valid number"),
+        (["rollout.samples=two"], 2, "rollout.samples: Input should be a valid integer"),
+        (["trainer.devices=x"], 2, "trainer.devices: Input should be a valid integer"),
+        (["trainer.precision=15"], 2, "trainer: MultiAgentTrainer rejects its settings: "),
+        (["trainer.limit_val_batches=2.5"], 2, "limit_val_batches"),
+        (["trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint}]"], 2, "use checkpoint_every"),
+        (["seed=abc"], 2, "seed: Input should be a valid integer"),
+        (["sharing=both"], 2, "sharing: Input should be 'shared' or 'per_agent'"),
+        (["data.train=missing.jsonl"], 1, "no file missing.jsonl"),
+        (["data.tasks_per_iteration=0"], 2, "tasks_per_iteration must be at least 1"),
+        (["resume=nowhere"], 1, "no checkpoint in nowhere"),
+        (["model.path=random:huge"], 2, "no random model 'huge'"),
+        (["env.fails='when built'"], 2, "env: ToyWorld failed with RuntimeError: no such world"),
+        (["agents.roles.critic._target_=tests.helpers.toy.Speaker"], 2, "agents.roles must name exactly ['writer', 'editor']"),
+        (["--multirun", "seed=0,1", "optimizer.lr=abc"], 2, "optimizer.lr: Input should be a valid number"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_leaves_nothing(
+    words: list[str], code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == code
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err + captured.out
+    assert list(folder.iterdir()) == []
+
+
+def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("env.fails='when played'") == 1
+    error = capsys.readouterr().err
+    assert "RuntimeError: the world broke" in error and "max_failed_share" in error and "Traceback" not in error
+
+
+def test_the_configuration_can_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["+env=search", "+agents=hierarchy", "--cfg", "job", "seed=5"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["seed"] == 5
+    assert main(["-m", "--cfg", "job", "+env=search", "+agents=hierarchy"]) == 2
+    assert "leave one of the two out" in capsys.readouterr().err
+    assert main([]) == 2 and "choose env and agents" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python elsewhere, as a user does."""
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+def test_own_world_team_and_role_need_no_more_than_their_targets(tmp_path: Path) -> None:
+    for name, source in (("my_env", ENV), ("my_team", TEAM), ("my_role", ROLE)):
+        assert len(source.splitlines()) <= 50
+        (tmp_path / f"{name}.py").write_text(source)
+    own = ["+env=custom", "env._target_=my_env.Vowels", "env.wanted=2", "+agents=custom", "agents._target_=my_team.Relay"]
+    roles = [f"agents.roles.{name}._target_=my_role.Talker" for name in ("drafter", "decider")]
+    result = python(tmp_path, str(ROOT / "tools/train.py"), *own, *roles, *SHORT, "sharing=per_agent", "output_dir=run", "logger=none")
+    assert result.returncode == 0, result.stderr
+    assert "calls of decider" in result.stdout and "Traceback" not in result.stderr
+    manifest = json.loads((tmp_path / "run/checkpoints/iteration-000001/manifest.json").read_text())
+    assert manifest["agents"] == {"drafter": "drafter", "decider": "decider"}
+
+
+def test_help_needs_no_heavy_import(tmp_path: Path) -> None:
+    code = "import sys; from drmas_pl.tools import train, evaluate\n"
+    code += "for tool in (train, evaluate): tool.main(['--help'])\nprint('torch' in sys.modules)"
+    result = python(tmp_path, "-c", code)
+    assert result.returncode == 0 and result.stdout.count("usage: python tools/") == 2 and result.stdout.endswith("False\n"), result.stderr
+
+
+def test_settings_of_the_toy_reach_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[MultiAgentTrainer] = []
+
+    def fit(self: MultiAgentTrainer, *args: Any, **more: Any) -> None:
+        seen.append(self)
+        raise TrainingStopped("seen")
+
+    monkeypatch.setattr(MultiAgentTrainer, "fit", fit)
+    words = ["trainer.keep_best=false", "trainer.checkpoint_every=7", "rollout.max_calls=9", "evaluation.greedy=false"]
+    assert run(*words, "logger=none") == 1
+    (trainer,) = seen
+    assert (trainer.keep_best, trainer.checkpoint_every, trainer.rollout.max_calls, trainer.evaluation.greedy) == (False, 7, 9, False)

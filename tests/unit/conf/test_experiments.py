@@ -1,0 +1,158 @@
+"""The paper's experiments hold the paper's numbers, and the command line wins over them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drmas_pl.rollout.estimators import GroupNormalizer
+from drmas_pl.tools.launch.arguments import rewrite
+from drmas_pl.tools.launch.build import build_trainer
+from drmas_pl.tools.launch.compose import Choices, compose_run
+from drmas_pl.tools.launch.construct import build, settings
+from drmas_pl.tools.launch.roles import build_binding
+from drmas_pl.tools.prepare_data import build_parser
+from drmas_pl.workers.build import AgentBinding
+from drmas_pl.workers.update import UpdateSettings
+from tests.helpers.launching import configure
+
+AGENT, TASK = ("task", "agent"), ("task",)
+MATH = [name for name in Choices.read().groups["experiment"] if name.startswith("paper_math")]
+SEARCH = [name for name in Choices.read().groups["experiment"] if name.startswith("paper_search")]
+QWEN3_4B, QWEN3_8B = "Qwen/Qwen3-4B", "Qwen/Qwen3-8B"
+QWEN25_3B, QWEN25_7B, LLAMA = "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B", "meta-llama/Llama-3.2-3B-Instruct"
+# Model, sharing, unit of the statistics, scopes of mean and standard deviation.
+DR_MAS, GRPO = ("turn", AGENT, AGENT), ("trajectory", TASK, TASK)
+VARIANTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    "paper_math": (QWEN3_4B, "per_agent", DR_MAS),
+    "paper_math_shared": (QWEN3_4B, "shared", DR_MAS),
+    "paper_math_grpo": (QWEN3_4B, "per_agent", GRPO),
+    "paper_math_shared_grpo": (QWEN3_4B, "shared", GRPO),
+    "paper_math_8b": (QWEN3_8B, "per_agent", DR_MAS),
+    "paper_math_8b_shared": (QWEN3_8B, "shared", DR_MAS),
+    "paper_math_8b_grpo": (QWEN3_8B, "per_agent", GRPO),
+    "paper_math_8b_shared_grpo": (QWEN3_8B, "shared", GRPO),
+    "paper_search": (QWEN25_7B, "per_agent", DR_MAS),
+    "paper_search_shared": (QWEN25_7B, "shared", DR_MAS),
+    "paper_search_grpo": (QWEN25_7B, "per_agent", GRPO),
+    "paper_search_shared_grpo": (QWEN25_7B, "shared", GRPO),
+    "paper_search_3b": (QWEN25_3B, "per_agent", DR_MAS),
+    "paper_search_3b_shared": (QWEN25_3B, "shared", DR_MAS),
+    "paper_search_3b_grpo": (QWEN25_3B, "per_agent", GRPO),
+    "paper_search_3b_shared_grpo": (QWEN25_3B, "shared", GRPO),
+    "paper_search_agent_mean": (QWEN25_7B, "per_agent", ("turn", AGENT, TASK)),
+    "paper_search_agent_std": (QWEN25_7B, "per_agent", ("turn", TASK, AGENT)),
+    "paper_search_heterogeneous": (QWEN25_7B, "per_agent", DR_MAS),
+}
+
+
+@cache
+def experiment(name: str) -> dict[str, Any]:
+    return configure(f"experiment={name}")
+
+
+def bindings(config: dict[str, Any]) -> list[AgentBinding]:
+    return [build_binding(name, config) for name in config["agents"]["roles"]]
+
+
+def test_every_experiment_is_listed_here() -> None:
+    assert sorted(VARIANTS) == sorted(MATH + SEARCH)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_differs_from_its_base_in_model_sharing_and_normaliser(name: str) -> None:
+    model, sharing, (unit, mean_scope, std_scope) = VARIANTS[name]
+    config = experiment(name)
+    assert (config["model"]["path"], config["sharing"]) == (model, sharing)
+    normalizer = build(config["advantage"], "advantage")
+    assert normalizer == GroupNormalizer(unit=unit, mean_scope=mean_scope, std_scope=std_scope)
+    base = experiment("paper_math" if name in MATH else "paper_search")
+    for section in ("data", "rollout", "update", "objective", "evaluation", "trainer", "env", "retriever"):
+        assert config[section] == base[section]
+
+
+@pytest.mark.parametrize("name", [*MATH, *SEARCH])
+def test_what_both_experiments_have_in_common(name: str) -> None:
+    config = experiment(name)
+    trainer = build_trainer(config, ())
+    assert trainer.fabric._precision.precision == "bf16-mixed"
+    evaluation = trainer.evaluation
+    assert (evaluation.samples, evaluation.pass_at, dict(evaluation.sampling)) == (
+        16,
+        (1, 16),
+        {"temperature": 0.6, "top_p": 0.95, "top_k": -1},
+    )
+    for binding in bindings(config):
+        objective, sampling = binding.agent.objective, binding.agent.sampling
+        assert (objective.clip_low, objective.clip_high, objective.dual_clip, objective.kl_coef) == (0.2, 0.2, 3.0, 0.0)
+        assert (objective.ratio, objective.surrogate, objective.aggregation) == ("token", "clipped", "token-mean")
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
+        assert (binding.optimizer.lr, binding.optimizer.betas, binding.optimizer.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
+        assert binding.optimizer.schedule == "constant" and binding.update.epochs == 1 and binding.trainable
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_the_numbers_of_the_mathematics_experiment(name: str) -> None:
+    config = experiment(name)
+    assert config["agents"]["_target_"].endswith("LoopTeam") and config["agents"]["max_rounds"] == 2
+    assert (config["data"]["tasks_per_iteration"], config["rollout"]["samples"]) == (32, 8)
+    assert settings(UpdateSettings, config["update"]).updates_per_iteration == 1
+    assert [binding.agent.name for binding in bindings(config)] == ["solver", "verifier"]
+    for binding in bindings(config):
+        agent = binding.agent
+        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (8192, 4096, "both_ends")
+        assert (agent.invalid_penalty, agent.objective.entropy_coef) == (0.1, 0.0)
+
+
+@pytest.mark.parametrize("name", SEARCH)
+def test_the_numbers_of_the_search_experiment(name: str) -> None:
+    config = experiment(name)
+    assert config["agents"]["_target_"].endswith("HierarchyTeam")
+    assert (config["env"]["max_turns"], config["env"]["top_k"]) == (4, 3)
+    assert (config["data"]["tasks_per_iteration"], config["rollout"]["samples"]) == (128, 5)
+    assert settings(UpdateSettings, config["update"]).updates_per_iteration == 5
+    assert [binding.agent.name for binding in bindings(config)] == ["verifier", "search", "answer"]
+    for binding in bindings(config):
+        agent = binding.agent
+        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (4096, 800, "newest")
+        assert (agent.invalid_penalty, agent.objective.entropy_coef) == (0.01, 0.001)
+
+
+def test_heterogeneous_team_has_a_large_verifier_and_small_workers() -> None:
+    models = {binding.agent.name: binding.model for binding in bindings(experiment("paper_search_heterogeneous"))}
+    assert models == {"verifier": QWEN25_7B, "search": LLAMA, "answer": LLAMA}
+
+
+@pytest.mark.parametrize(("name", "family"), [("paper_math", "math"), ("paper_search", "search")])
+def test_data_files_are_those_that_prepare_data_writes(name: str, family: str) -> None:
+    output = build_parser().parse_args([family, "--output", f"data/{family}"]).output
+    written = {split: str(output / f"{split}.jsonl") for split in ("train", "validation", "test")}
+    config = experiment(name)
+    assert {split: config["data"][split] for split in written} == written
+    if family == "search":
+        assert (config["retriever"]["corpus"], config["retriever"]["index"]) == ("data/wiki-18.jsonl", "data/wiki-18.bm25s")
+        assert config["env"]["retriever"] == config["retriever"]
+
+
+def test_the_experiments_model_wins_over_the_environments_and_the_command_line_over_both() -> None:
+    assert configure("+env=math", "+agents=loop")["model"]["path"] == "embedded:tiny-math"
+    assert experiment("paper_math")["model"]["path"] == QWEN3_4B
+    config = configure("experiment=paper_math_8b_grpo", "model=tiny_random", "advantage=dr_grpo", "rollout.samples=3", "env=search")
+    assert config["model"]["path"] == "random:llama-tiny" and config["advantage"]["std_scope"] is None
+    assert config["rollout"]["samples"] == 3 and config["env"]["name"] == "search"
+
+
+def test_another_team_takes_over_what_the_experiment_says_of_turns() -> None:
+    (binding,) = bindings(configure("experiment=paper_math", "agents=single"))
+    assert (binding.agent.overflow, binding.agent.invalid_penalty, binding.agent.max_prompt_tokens) == ("both_ends", 0.1, 8192)
+
+
+def test_each_variant_file_says_only_what_is_new() -> None:
+    folder = Path(__file__).parents[3] / "conf" / "experiment"
+    sizes = {file.stem: len(file.read_text().splitlines()) for file in folder.glob("paper_*_*.yaml")}
+    assert max(sizes.values()) <= 10, sizes
+    assert rewrite(["env=math"], ["env"], bound=["env"]) == ["env=math"]
+    assert compose_run(["experiment=paper_math", "agents=single"])[1] == ["experiment=paper_math", "agents=single"]

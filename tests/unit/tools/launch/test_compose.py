@@ -1,0 +1,108 @@
+"""Choices and keys are checked before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drmas_pl.errors import ConfigError
+from drmas_pl.tools.launch.arguments import separate
+from drmas_pl.tools.launch.compose import Choices, complete, compose_file, compose_run, first_values, resolved
+from tests.helpers.launching import configure
+
+WORLD = ("+env=search", "+agents=hierarchy")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("+env=serch", "+agents=loop"), "env has no option 'serch'; did you mean 'search'. choose from: custom, math"),
+        ((*WORLD, "advantage=dr_mass"), "advantage has no option 'dr_mass'; did you mean 'dr_mas"),
+        ((*WORLD, "model=zzz"), "model has no option 'zzz'; choose from: hub"),
+        (("experiment=paper_maths",), "did you mean 'paper_math"),
+        ((*WORLD, "rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
+        ((*WORLD, "+rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
+        ((*WORLD, "++optimiser.lr=3"), "unknown setting 'optimiser'; did you mean 'optimizer'"),
+        ((*WORLD, "lr=3"), "unknown setting 'lr'; did you mean 'optimizer.lr'"),
+        ((*WORLD, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, data"),
+        ((*WORLD, "env.max_turn=3"), "unknown setting 'env.max_turn'; did you mean 'env.max_turns'"),
+        ((*WORLD, "agents.roles.answer.samplng={}"), "did you mean 'agents.roles.answer.sampling'"),
+        ((*WORLD, "agents.roles.answer.sampling.temprature=1"), "did you mean 'agents.roles.answer.sampling.temperature'"),
+        ((*WORLD, "agents.roles.answer.model.pth=x"), "did you mean 'agents.roles.answer.model.path'"),
+        ((*WORLD, "seed=0,1"), "seed has several values; add --multirun"),
+        ((*WORLD, "seed=[0"), "cannot read"),
+        ((*WORLD, "seed"), "cannot read 'seed'; settings look like key=value"),
+        ((*WORLD, "env._target_=nowhere.Env"), "env._target_='nowhere.Env' cannot be imported"),
+    ],
+)
+def test_mistakes_are_refused_with_the_nearest_name(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose_run(words)
+
+
+@pytest.mark.parametrize(("words", "missing"), [((), "env and agents"), (("+env=math",), "agents"), (("agents=loop",), "env")])
+def test_without_world_or_team_the_choices_are_listed(words: tuple[str, ...], missing: str) -> None:
+    with pytest.raises(ConfigError, match=f"choose {missing}, for example") as caught:
+        compose_run(words)
+    for line in ("env: custom, math,", "agents: custom, hierarchy, loop,", "experiment: paper_math,"):
+        assert line in str(caught.value)
+
+
+def test_known_settings_pass_with_or_without_plus() -> None:
+    config = configure(
+        "env=search",
+        "agents=hierarchy",
+        "+seed=3",
+        "agents.roles.answer.lr=0.5",
+        "agents.roles.answer.sampling.temperature=0.5",
+        "agents.roles.answer.model.path=x",
+        "engine.stop_token_ids=[3]",
+        "output_dir=somewhere",
+    )
+    assert config["seed"] == 3 and config["engine"]["stop_token_ids"] == [3]
+    role = config["agents"]["roles"]["answer"]
+    assert (role["lr"], role["sampling"], role["model"]) == (0.5, {"temperature": 0.5}, {"path": "x"})
+
+
+def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - /env: math\n  - /agents: loop\nrollout:\n  samples: 3\n")
+    (folder / "settings.yaml").write_text("# @package _global_\nrollout:\n  samples: 4\n")
+    (folder / "wrong.yaml").write_text("# @package _global_\nrollout:\n  sampels: 3\n")
+    flag = f"--config-dir={tmp_path}"
+    assert configure(*separate([flag, "experiment=mine"])[1])["rollout"]["samples"] == 3
+    assert configure(*separate([flag, "experiment=settings", *WORLD])[1])["rollout"]["samples"] == 4
+    with pytest.raises(ConfigError, match="choose env and agents"):
+        compose_run(separate([flag, "experiment=settings"])[1])
+    with pytest.raises(ConfigError, match=r"unknown setting 'rollout.sampels'"):
+        compose_run(separate([flag, "experiment=wrong", *WORLD])[1])
+
+
+def test_a_sweep_stands_for_its_first_value() -> None:
+    assert first_values(["++seed=range(4,6)", "++a=[1,2]"], multirun=True) == ["++seed=4", "++a=[1,2]"]
+    config, words = compose_run([*WORLD, "seed=4,5", "advantage=grpo,dr_mas"], multirun=True)
+    assert (config.seed, config.advantage.unit) == (4, "trajectory")
+    assert words[2:] == ["++seed=4,5", "advantage=grpo,dr_mas"]
+    with pytest.raises(ConfigError, match="advantage has no option 'gpro'"):
+        compose_run([*WORLD, "advantage=dr_mas,gpro"], multirun=True)
+
+
+def test_run_folders_are_named_for_what_is_run() -> None:
+    config, _ = compose_run(WORLD)
+    assert complete(config).output_dir.startswith("outputs/search-hierarchy/20")
+    config.output_dir = "there"
+    assert complete(config, job=2).output_dir == "there/2"
+
+
+def test_what_is_left_open_is_named() -> None:
+    config, _ = compose_run(["+env=math", "+agents=loop", "model=hub"])
+    with pytest.raises(ConfigError, match=r"model\.path has no default; give model\.path=…"):
+        resolved(config)
+
+
+def test_files_and_choices_can_be_listed_and_read() -> None:
+    groups = Choices.read().groups
+    assert "hydra" not in groups and "role" not in groups and "paper" not in groups["experiment"]
+    assert compose_file("evaluation", "paper")["samples"] == 16

@@ -1,0 +1,85 @@
+"""Objects from configuration nodes, with types checked and errors that name the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+
+from drmas_pl.errors import ConfigError, DataError
+from drmas_pl.tools.launch.construct import build, construct, settings
+from drmas_pl.types import SamplingParams
+
+HERE = "tests.unit.tools.launch.test_construct"
+
+
+class Base:
+    def __init__(self, *, size: int = 1, mode: Literal["a", "b"] = "a") -> None:
+        self.size, self.mode = size, mode
+
+
+class Derived(Base):
+    def __init__(self, first: Any, *, rate: float = 0.5, names: Sequence[str] = (), part: Any = None, **more: Any) -> None:
+        super().__init__(**more)
+        self.first, self.rate, self.names, self.part = first, rate, names, part
+
+
+class Angry:
+    def __init__(self, kind: str = "runtime") -> None:
+        raise {"runtime": RuntimeError("boom"), "value": ValueError("odd"), "data": DataError("no file")}[kind]
+
+
+def test_values_arrive_as_their_types_and_nested_targets_as_objects() -> None:
+    node = {
+        "_target_": f"{HERE}.Derived",
+        "size": 3,
+        "rate": 1,
+        "names": ["x"],
+        "part": {"_target_": f"{HERE}.Base", "mode": "b"},
+        "name": "n",
+    }
+    made = build(node, "env", "first", skip=("name",))
+    assert (made.first, made.size, made.rate, made.names, made.part.mode) == ("first", 3, 1.0, ["x"], "b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": "two"}, "env.size: Input should be a valid integer.*got 'two'"),
+        ({"rate": "fast"}, "env.rate: Input should be a valid number.*got 'fast'"),
+        ({"mode": "c"}, "env.mode: Input should be 'a' or 'b', got 'c'"),
+        ({"names": "x"}, "env.names: .*got 'x'"),
+        ({"wrong": 1}, "env: Derived rejects its settings: .*wrong"),
+        ({"part": {"_target_": f"{HERE}.Base", "size": "x"}}, "env.part.size: "),
+        ({"part": {"_target_": "nowhere.Thing"}}, "env.part._target_='nowhere.Thing' cannot be imported"),
+        ({"_target_": f"{HERE}.Misspelt"}, f"env._target_='{HERE}.Misspelt' cannot be imported"),
+    ],
+)
+def test_wrong_settings_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build({"_target_": f"{HERE}.Derived", **changes}, "env", "first")
+
+
+def test_a_node_without_target_says_what_to_add() -> None:
+    with pytest.raises(ConfigError, match=r"agents.roles.writer has no _target_; .* agents.roles.writer._target_=my_package.MyClass"):
+        build({}, "agents.roles.writer")
+
+
+def test_whatever_a_class_raises_is_one_message() -> None:
+    with pytest.raises(ConfigError, match="env: Angry failed with RuntimeError: boom"):
+        construct(Angry, {}, "env")
+    with pytest.raises(ConfigError, match="env: Angry rejects its settings: odd"):
+        construct(Angry, {"kind": "value"}, "env")
+    with pytest.raises(DataError, match="no file"):
+        construct(Angry, {"kind": "data"}, "env")
+
+
+def test_settings_name_the_setting_or_the_section() -> None:
+    assert settings(SamplingParams, {"temperature": 1}, "rollout").temperature == 1.0
+    with pytest.raises(ConfigError, match=r"rollout.temperature: Input should be a valid number.*got 'x'"):
+        settings(SamplingParams, {"temperature": "x"}, "rollout")
+    with pytest.raises(ConfigError, match="rollout: top_p must be in"):
+        settings(SamplingParams, {"top_p": 2.0}, "rollout")
+    with pytest.raises(ConfigError, match=r"unknown setting 'rollout.topp'; did you mean 'top_p'"):
+        settings(SamplingParams, {"topp": 1.0}, "rollout")
