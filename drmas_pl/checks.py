@@ -17,7 +17,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from drmas_pl.errors import DrMasError
+from drmas_pl.errors import CheckFailed
 from drmas_pl.parsing import Grammar
 from drmas_pl.team import Team
 from drmas_pl.types import Task, View
@@ -37,10 +37,6 @@ HARD_TEXTS: Mapping[str, str] = {
 Game = gymnasium.Env[Any, Any]
 Player = Callable[[Any, int], str]
 Script = Callable[[str, View], str]
-
-
-class CheckFailed(DrMasError, AssertionError):
-    """A conformance suite found something that breaks a contract."""
 
 
 def check_env(

@@ -13,9 +13,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from drmas_pl.checks import CheckFailed
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import EngineError
+from drmas_pl.errors import CheckFailed, EngineError
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
 _CHAT = (

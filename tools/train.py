@@ -88,9 +88,9 @@ def train(config: Any) -> int:
     check_folder(plain["output_dir"], plain["resume"])
     run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
     print(header(run, plain), flush=True)
-    state = run.trainer.fit(run.team, run.groups, run.data, ckpt_path=plain["resume"])
+    run.trainer.fit(run.team, run.groups, run.data, ckpt_path=plain["resume"])
     print(outcome(run.trainer, plain))
-    return INTERRUPTED if state.iteration < run.trainer.max_iterations else 0
+    return INTERRUPTED if run.trainer.interrupted else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ moment is collected by :class:`~drmas_pl.engines.pending.Pending`, so that corou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -18,10 +20,12 @@ class Engine(ABC):
     Attributes:
         weights_version: Version stamped on every completion.
         context_length: Largest number of prompt plus response tokens, or None when unknown.
+        autocast: Opens the precision to compute in; a worker group sets its trainer's, so that both give a token the same log-prob.
     """
 
     weights_version: int = 0
     context_length: int | None = None
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

@@ -1,16 +1,15 @@
 """Prefill and decode one batch of requests with a Transformers causal language model.
 
-Every distinct prompt is computed once; its samples share a row of the batch until they differ (:mod:`.branching`), and a row
-whose samples have ended leaves the batch at once, so nothing is ever sampled after an end token.
+Every distinct prompt is computed and stored once. Its samples share a row of the batch until they differ
+(:mod:`.branching`), and a row whose samples have ended leaves the batch at once, so nothing is ever sampled after an end token.
 
-Legend: S samples, R rows, P longest prompt, C columns, V vocabulary.
+Legend: S samples, R rows, P distinct prompts, W longest prompt, V vocabulary.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,68 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drmas_pl.engines.branching import Ints, branch
+from drmas_pl.engines.forward import Forward
 from drmas_pl.engines.row_cache import Memory, RowCache
 from drmas_pl.engines.sampling import draw, uniform
+from drmas_pl.engines.shared_prompt import Groups, group_rows
 from drmas_pl.errors import EngineError
 from drmas_pl.parsing import FinishReason
 from drmas_pl.types import GenerationRequest
 
 # a further forward pass costs about as much as this many padding tokens
 _BUCKET_OVERHEAD = 128
-
-
-class Sampled(Protocol):
-    """Tells whether the newest of some sampled ids completes one of the stop texts."""
-
-    def __call__(self, ids: Sequence[int], stop: Sequence[str], /) -> bool: ...
-
-
-class Forward:
-    """Next-token logits of a causal language model, with the arguments its Transformers version understands.
-
-    Args:
-        policy: A Transformers causal language model, possibly wrapped by PEFT.
-    """
-
-    def __init__(self, policy: Any) -> None:
-        base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-        config = policy.config.get_text_config()
-        names = inspect.signature(base.forward).parameters
-        self.layers: int = config.num_hidden_layers
-        self._policy = policy
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
-        self._extra = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
-        windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-        # a ready-made mask spares Transformers from building one, but only plain SDPA attention takes it as it is
-        self._ready_mask = config._attn_implementation == "sdpa" and not windowed
-
-    def __call__(self, ids: Tensor, padding: Tensor | None, *, first_column: int, cache: RowCache) -> Tensor:
-        """Return (R, V) logits after the last of ``ids`` (R, L), which start at ``first_column``.
-
-        Args:
-            ids: (R, L) token ids.
-            padding: (R,) padding columns at the left of each row; None when no row has any.
-            first_column: Column of the first id.
-            cache: Holds the columns before and receives the new ones.
-        """
-        columns = torch.arange(first_column + ids.shape[1], device=ids.device)
-        positions, mask = columns[None, first_column:], None
-        if padding is not None:
-            positions = (positions - padding[:, None]).clamp(min=0)
-            mask = columns >= padding[:, None]
-            mask = self._causal(mask, columns[first_column:]) if self._ready_mask else mask.long()
-        output = self._policy(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self._cache_name: cache}, **self._extra
-        )
-        return output.logits[:, -1]
-
-    def _causal(self, real: Tensor, queries: Tensor) -> Tensor:
-        """Combine (R, C) real columns with causality to a (R, 1, L, C) mask; padding attends to itself, to stay finite."""
-        if len(queries) == 1:
-            return real[:, None, None, :]
-        columns = torch.arange(real.shape[1], device=real.device)
-        past, self_ = columns <= queries[:, None], columns == queries[:, None]
-        return (real[:, None, None, :] & past) | self_
+# prompts without live samples are forgotten once they are this share of all
+_DEAD_SHARE = 0.25
 
 
 class DecodeBatch:
@@ -113,7 +62,9 @@ class DecodeBatch:
         # per live sample, in the order of the requests
         self._live = np.arange(len(requests))
         self._row: Ints = np.array([index[request.prompt_ids] for request in requests])
-        self._padding: Ints = np.array([self._width - len(prompt) for prompt in self._prompts])
+        # per row its prompt, and per prompt its length
+        self._prompt: Ints = np.arange(len(self._prompts))
+        self._prompt_length: Ints = np.array([len(prompt) for prompt in self._prompts])
         self._room = np.array(rooms)
         self._seeds = torch.tensor([request.seed for request in requests], device=device)
         self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
@@ -121,8 +72,9 @@ class DecodeBatch:
         settings = [(request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) for request in requests]
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
-        columns = self._width + max(rooms) - 1
-        self._cache = RowCache(forward.layers, rows=len(requests), columns=columns, memory=memory)
+        self._cache = RowCache(
+            forward.layers, prompts=len(self._prompts), width=self._width, rows=len(requests), length=max(rooms), memory=memory
+        )
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)
         self.logprobs = np.zeros((len(requests), max(rooms)), dtype=np.float32)
         self.lengths = np.zeros(len(requests), dtype=np.int64)
@@ -137,7 +89,7 @@ class DecodeBatch:
             if not going.any():
                 return
             self._live = self._live[going]
-            logits = self._advance(self._row[going], tokens[going], self._width + step)
+            logits = self._advance(self._row[going], tokens[going], step)
 
     def _prefill(self) -> Tensor:
         """Return (R, V) logits after every distinct prompt."""
@@ -149,19 +101,19 @@ class DecodeBatch:
             padding = torch.tensor([width - len(prompt) for prompt in prompts], device=self._device)
             self._cache.open_prefill(first, last, start=self._width - width, stop=self._width)
             ragged = len(prompts[0]) < width
-            parts.append(self._forward(ids, padding if ragged else None, first_column=0, cache=self._cache))
+            parts.append(self._forward.prefill(ids, padding if ragged else None, cache=self._cache))
         return torch.cat(parts)
 
     def _sample(self, logits: Tensor, step: int) -> Ints:
         """Draw and record one token per live sample."""
-        rows = torch.from_numpy(self._row).to(self._device)
-        uniforms = uniform(self._seeds[torch.from_numpy(self._live).to(self._device)], step)
+        rows = self._tensor(self._row)
+        uniforms = uniform(self._seeds[self._tensor(self._live)], step)
         setting = self._setting[self._live]
         tokens = np.empty(len(self._live), dtype=np.int64)
         logprobs = np.empty(len(self._live), dtype=np.float32)
         for number in np.unique(setting):
             chosen = np.flatnonzero(setting == number)
-            at = slice(None) if len(chosen) == len(setting) else torch.from_numpy(chosen).to(self._device)
+            at = slice(None) if len(chosen) == len(setting) else self._tensor(chosen)
             temperature, top_p, top_k = self._settings[number]
             drawn, logp = draw(logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k)
             tokens[chosen], logprobs[chosen] = drawn.cpu().numpy(), logp.cpu().numpy()
@@ -184,17 +136,47 @@ class DecodeBatch:
             self.finish[sample] = "stop"
         return stopped | (self._room[self._live] == step + 1)
 
-    def _advance(self, row: Ints, tokens: Ints, column: int) -> Tensor:
-        """Append the live samples' tokens at ``column`` and return the logits after them."""
+    def _advance(self, row: Ints, tokens: Ints, step: int) -> Tensor:
+        """Append the live samples' tokens as response column ``step`` and return the logits after them."""
         plan = branch(row, tokens)
         if len(plan.source):
-            source, target = (torch.from_numpy(rows).to(self._device) for rows in (plan.source, plan.target))
-            self._cache.copy_rows(source, target, column)
-        self._row, self._padding = plan.row, self._padding[plan.parent]
-        self._cache.open_decode(len(plan.token), column)
-        ids = torch.from_numpy(plan.token).to(self._device)[:, None]
-        padding = torch.from_numpy(self._padding).to(self._device) if self._padding.any() else None
-        return self._forward(ids, padding, first_column=column, cache=self._cache)
+            self._cache.copy_rows(self._tensor(plan.source), self._tensor(plan.target), step)
+        self._row, self._prompt = plan.row, self._prompt[plan.parent]
+        self._forget_prompts()
+        splits = self._forward.splits_attention
+        self._cache.open_decode(self._tensor(self._prompt), step, joined=not splits)
+        return self._forward.decode(
+            self._tensor(plan.token),
+            self._tensor(self._prompt_length[self._prompt] + step),
+            cache=self._cache,
+            groups=self._groups() if splits else None,
+            mask=None if splits else self._joined_mask(step),
+        )
+
+    def _forget_prompts(self) -> None:
+        """Drop prompts whose samples have all ended, when there are enough of them."""
+        kept = np.unique(self._prompt)
+        if len(kept) <= (1 - _DEAD_SHARE) * len(self._prompt_length):
+            self._cache.keep_prompts(self._tensor(kept))
+            self._prompt, self._prompt_length = np.searchsorted(kept, self._prompt), self._prompt_length[kept]
+
+    def _groups(self) -> Groups:
+        rows, place = group_rows(self._prompt, len(self._prompt_length))
+        real = self._real_columns()
+        mask = None if real.all() else self._tensor(real)[:, None, None, :]
+        return Groups(self._tensor(rows), self._tensor(place), mask)
+
+    def _joined_mask(self, step: int) -> Tensor | None:
+        """Return the (R, W + step + 1) real columns of each row; None when all are."""
+        real = self._real_columns()[self._prompt]
+        return None if real.all() else self._tensor(np.pad(real, ((0, 0), (0, step + 1)), constant_values=True))
+
+    def _real_columns(self) -> NDArray[np.bool_]:
+        """Return (P, W), True where a prompt is not padding."""
+        return np.arange(self._width) >= self._width - self._prompt_length[:, None]
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
 def length_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ processors that have it nor reaches the many tiny products inside scaled-dot-pro
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ _MIN_WORK = 500_000
 _MIN_ROWS = 8
 
 
-def fast_linear() -> AbstractContextManager[Any]:
+def fast_linear() -> FastLinearMode:
     """Return a context in which large float32 CPU linear layers run on oneDNN; it does nothing where oneDNN is missing.
 
     Forward and backward give the same numbers as :func:`torch.nn.functional.linear` up to float32 rounding.
@@ -32,15 +31,21 @@ def fast_linear() -> AbstractContextManager[Any]:
     >>> torch.allclose(fast, layer(x), atol=1e-5)
     True
     """
-    usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return _FastLinearMode() if usable else nullcontext()
+    return FastLinearMode()
 
 
-class _FastLinearMode(TorchFunctionMode):
+class FastLinearMode(TorchFunctionMode):
+    """The context of :func:`fast_linear`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is linear and not kwargs and _suits(args[0], args[1]):
+        """Run a suitable linear layer on oneDNN; pass everything else on."""
+        if func is linear and self.usable and not kwargs and _suits(args[0], args[1]):
             if torch.is_grad_enabled():
                 return _OneDnnLinear.apply(*args)
             return _product(args[0], args[1], args[2] if len(args) > 2 else None)

@@ -1,7 +1,9 @@
-"""Keys and values of a decode batch in memory that is allocated once.
+"""Keys and values of a decode batch: prompts once each, responses once per row, in memory that is kept between batches.
 
-All rows end at the same column (prompts are padded on the left), so a step writes one column and reads a view: nothing is
-concatenated or copied. Rows that split or close up are moved in place.
+All prompts end at the same column (they are padded on the left), so a step writes one column and reads a view: nothing is
+concatenated. Rows that split or close up are moved in place, and only their responses need to move.
+
+Legend: P prompts, W prompt columns, R rows, T response columns, H key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -12,17 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
-
-
-class Region:
-    """The part of the memory that the running forward pass writes: rows ``first:last``, columns ``start:stop``.
-
-    Attributes:
-        origin: First column the queries may attend to.
-    """
-
-    def __init__(self) -> None:
-        self.first = self.last = self.origin = self.start = self.stop = 0
 
 
 class Memory:
@@ -50,90 +41,145 @@ class Memory:
         self._flat.clear()
 
 
+class Cursor:
+    """What the running forward pass writes; shared by all layers.
+
+    Attributes:
+        first, last: Prompts (while prefilling), or rows 0 to ``last`` (while decoding).
+        start, stop: Prompt columns while prefilling.
+        step: Response column while decoding; -1 while prefilling.
+        prompt: (R,) prompt of each row while decoding.
+        joined: Whether attention wants prompt and response in one tensor.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.last = self.start = self.stop = 0
+        self.step = -1
+        self.prompt: Tensor | None = None
+        self.joined = True
+
+
 class RowLayer(CacheLayerMixin):
-    """Keys and values of one layer, (rows, heads, columns, head size).
+    """Keys and values of one layer.
 
     Args:
         name: Name of this layer's buffers in ``memory``.
-        rows: Number of rows.
-        columns: Number of columns.
-        region: What the forward pass writes; shared by all layers.
+        prompts: Number of prompts.
+        width: Number of prompt columns.
+        rows: Largest number of rows.
+        length: Largest number of response columns.
+        cursor: What the forward pass writes.
         memory: Where the buffers come from.
     """
 
     is_sliding = False
     is_compileable = False
+    prompt_keys: Tensor
+    prompt_values: Tensor
+    response_keys: Tensor
+    response_values: Tensor
 
-    def __init__(self, name: str, *, rows: int, columns: int, region: Region, memory: Memory) -> None:
+    def __init__(self, name: str, *, prompts: int, width: int, rows: int, length: int, cursor: Cursor, memory: Memory) -> None:
         super().__init__()
-        self.name, self.rows, self.columns, self.region, self.memory = name, rows, columns, region, memory
-        self.keys: Tensor
-        self.values: Tensor
+        self.name, self.cursor, self.memory = name, cursor, memory
+        self.sizes = {"prompt": (prompts, width), "response": (rows, length)}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Fetch the buffers, now that the shape of the states is known."""
-        for kind, states in (("keys", key_states), ("values", value_states)):
-            shape = (self.rows, states.shape[1], self.columns, states.shape[3])
-            setattr(self, kind, self.memory.take(f"{self.name}.{kind}", shape, states))
+        for part, (count, columns) in self.sizes.items():
+            for kind, states in (("keys", key_states), ("values", value_states)):
+                shape = (count, states.shape[1], columns, states.shape[3])
+                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.name}.{part}_{kind}", shape, states))
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new columns and return all that the queries may attend to."""
+        """Write the new columns and return what the queries may attend to: all of it, or the response alone."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        at = self.region
-        self.keys[at.first : at.last, :, at.start : at.stop] = key_states
-        self.values[at.first : at.last, :, at.start : at.stop] = value_states
-        if at.origin == at.start:
+        at = self.cursor
+        if at.step < 0:
+            self.prompt_keys[at.first : at.last, :, at.start : at.stop] = key_states
+            self.prompt_values[at.first : at.last, :, at.start : at.stop] = value_states
             return key_states, value_states
-        rows, columns = slice(at.first, at.last), slice(at.origin, at.stop)
-        return self.keys[rows, :, columns], self.values[rows, :, columns]
+        self.response_keys[: at.last, :, at.step] = key_states[:, :, 0]
+        self.response_values[: at.last, :, at.step] = value_states[:, :, 0]
+        keys, values = self.response()
+        if at.joined:
+            keys = torch.cat([self.prompt_keys[at.prompt], keys], dim=2)
+            values = torch.cat([self.prompt_values[at.prompt], values], dim=2)
+        return keys, values
+
+    def response(self) -> tuple[Tensor, Tensor]:
+        """Return (R, H, step + 1, D) keys and values of the responses."""
+        rows, columns = slice(self.cursor.last), slice(self.cursor.step + 1)
+        return self.response_keys[rows, :, columns], self.response_values[rows, :, columns]
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         """Return how many columns are attended to, and the first one's position."""
-        return self.region.stop - self.region.origin, 0
+        return self.get_seq_length() + (self.cursor.stop - self.cursor.start if self.cursor.step < 0 else 1), 0
 
     def get_seq_length(self) -> int:
         """Return how many columns precede the queries."""
-        return self.region.start - self.region.origin
+        return 0 if self.cursor.step < 0 else self.sizes["prompt"][1] + self.cursor.step
 
     def get_max_length(self) -> int:
         """Return the number of columns."""
-        return self.columns
+        return self.sizes["prompt"][1] + self.sizes["response"][1]
 
     # the name of get_max_length before Transformers 5
     get_max_cache_shape = get_max_length
 
 
 class RowCache(Cache):
-    """A Transformers cache over rows of fixed memory.
+    """A Transformers cache for one decode batch.
 
     Args:
         layers: Number of decoder layers.
+        prompts: Number of distinct prompts.
+        width: Length of the longest prompt.
         rows: Largest number of rows.
-        columns: Prompt columns plus response columns.
+        length: Largest number of response columns.
         memory: Where the buffers come from.
     """
 
-    def __init__(self, layers: int, *, rows: int, columns: int, memory: Memory) -> None:
-        self.region = Region()
-        self.row_layers = [RowLayer(str(layer), rows=rows, columns=columns, region=self.region, memory=memory) for layer in range(layers)]
+    def __init__(self, layers: int, *, prompts: int, width: int, rows: int, length: int, memory: Memory) -> None:
+        self.cursor = Cursor()
+        sizes: dict[str, Any] = {"prompts": prompts, "width": width, "rows": rows, "length": length}
+        self.row_layers = [RowLayer(str(layer), **sizes, cursor=self.cursor, memory=memory) for layer in range(layers)]
         super().__init__(layers=list(self.row_layers))
+        self.updated: RowLayer | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the new columns of a layer, and remember which layer it was."""
+        self.updated = self.row_layers[layer_idx]
+        return self.updated.update(key_states, value_states)
 
     def open_prefill(self, first: int, last: int, *, start: int, stop: int) -> None:
-        """Let the next forward pass fill columns ``start:stop`` of rows ``first:last``; nothing precedes them."""
-        self._open(first, last, start, start, stop)
+        """Let the next forward pass fill columns ``start:stop`` of prompts ``first:last``; nothing precedes them."""
+        at = self.cursor
+        at.first, at.last, at.start, at.stop, at.step = first, last, start, stop, -1
 
-    def open_decode(self, rows: int, column: int) -> None:
-        """Let the next forward pass append ``column`` to the first ``rows`` rows."""
-        self._open(0, rows, 0, column, column + 1)
+    def open_decode(self, prompt: Tensor, step: int, *, joined: bool) -> None:
+        """Let the next forward pass append response column ``step``.
+
+        Args:
+            prompt: (R,) prompt of each row.
+            step: Column to write.
+            joined: Whether attention wants prompt and response in one tensor.
+        """
+        at = self.cursor
+        at.last, at.step, at.prompt, at.joined = len(prompt), step, prompt, joined
 
     def copy_rows(self, source: Tensor, target: Tensor, columns: int) -> None:
-        """Copy the first ``columns`` columns of the rows ``source`` (M,) onto the rows ``target`` (M,), which must differ."""
+        """Copy the first ``columns`` response columns of rows ``source`` (M,) onto rows ``target`` (M,); they must differ."""
         for layer in self.row_layers:
-            layer.keys[target, :, :columns] = layer.keys[source, :, :columns]
-            layer.values[target, :, :columns] = layer.values[source, :, :columns]
+            for memory in (layer.response_keys, layer.response_values):
+                memory[target, :, :columns] = memory[source, :, :columns]
 
-    def _open(self, first: int, last: int, origin: int, start: int, stop: int) -> None:
-        region = self.region
-        region.first, region.last, region.origin, region.start, region.stop = first, last, origin, start, stop
+    def keep_prompts(self, kept: Tensor) -> None:
+        """Move the prompts ``kept``, (P',) ascending, to the front and forget the others."""
+        for layer in self.row_layers:
+            for kind in ("prompt_keys", "prompt_values"):
+                memory = getattr(layer, kind)
+                memory[: len(kept)] = memory[kept]
+                setattr(layer, kind, memory[: len(kept)])

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from drmas_pl.engines.base import Engine
-from drmas_pl.engines.decoding import DecodeBatch, Forward
-from drmas_pl.engines.fast_linear import fast_linear
+from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.forward import Forward
 from drmas_pl.engines.limits import response_room
 from drmas_pl.engines.row_cache import Memory
 from drmas_pl.engines.stopping import StopTexts
@@ -31,8 +31,8 @@ class TransformersEngine(Engine):
     Args:
         policy: The model that is trained; referenced, never copied.
         tokenizer: Its tokenizer; decodes for stop texts and names the end token.
-        max_batch_tokens: Bound on samples × (prompt + response) tokens held in the key-value cache at once; more requests
-            than that are generated in several batches, with equal results.
+        max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
+            samples × longest response. More requests than that are generated in several batches, with equal results.
         stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
 
     Raises:
@@ -60,10 +60,11 @@ class TransformersEngine(Engine):
         rooms = [response_room(request, self.context_length) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
+        forward = Forward(self.policy)
         try:
-            with evaluating(self.policy), torch.inference_mode(), fast_linear():
+            with evaluating(self.policy), torch.inference_mode(), self.autocast(), forward.mode:
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk])
+                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk])
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
         except BaseException:
@@ -88,22 +89,26 @@ class TransformersEngine(Engine):
         self.sleep()
 
     def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
-        """Cut the sorted requests so that the key-value cache of each piece, a rectangle, stays within the bound."""
+        """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
+
+        It holds a rectangle of distinct prompts and a rectangle of responses.
+        """
         chunk: list[int] = []
-        prompt = response = 0
+        prompts: set[tuple[int, ...]] = set()
         for i in order:
-            wider, longer = max(prompt, len(requests[i].prompt_ids)), max(response, rooms[i])
-            if chunk and (len(chunk) + 1) * (wider + longer) > self.max_batch_tokens:
+            wider = prompts | {requests[i].prompt_ids}
+            cells = len(wider) * max(map(len, wider)) + (len(chunk) + 1) * max(rooms[j] for j in (*chunk, i))
+            if chunk and cells > self.max_batch_tokens:
                 yield chunk
-                chunk, wider, longer = [], len(requests[i].prompt_ids), rooms[i]
+                chunk, wider = [], {requests[i].prompt_ids}
             chunk.append(i)
-            prompt, response = wider, longer
+            prompts = wider
         if chunk:
             yield chunk
 
-    def _batch(self, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
+    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
         return DecodeBatch(
-            Forward(self.policy),
+            forward,
             requests,
             rooms,
             stop_token_ids=self.stop_token_ids,

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from drmas_pl.rewards.nodes import Apply, Node, Symbol, free_symbols
-from drmas_pl.rewards.numeric import decimal_step, exact_value, magnitude, rounds_to
+from drmas_pl.rewards.numeric import decimal_step, exact_value, rounds_to
 from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Relation, Shape, Value, Words
+from drmas_pl.rewards.size import magnitude
 from drmas_pl.rewards.units import units_agree
 
 

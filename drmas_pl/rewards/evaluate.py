@@ -1,7 +1,7 @@
 """Evaluate formulas numerically, to any number of digits.
 
 Place in the data flow: ``symbolic`` picks points and digits, this module computes. Every call has its own mpmath context, so that threads
-do not share a precision. Formulas must have passed ``numeric.magnitude``, which bounds every intermediate number.
+do not share a precision. Formulas must have passed ``size.magnitude``, which bounds every intermediate number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from drmas_pl.rewards.nodes import Node, Number, Symbol
-from drmas_pl.rewards.numeric import RULES, magnitude
+from drmas_pl.rewards.numeric import RULES
+from drmas_pl.rewards.size import magnitude
 
 _MAX_COUNT: Final = 5_000
 _FUNCTIONS: Final = {
@@ -28,7 +29,7 @@ def evaluate(node: Node, point: Mapping[str, Fraction], digits: int) -> Any | No
     """Evaluate a formula at a point.
 
     Args:
-        node: A formula that ``numeric.magnitude`` accepts.
+        node: A formula that ``size.magnitude`` accepts.
         point: A value for every variable.
         digits: Digits that must be right; parts smaller than ``10 ** -digits`` come back as exact zeros.
 
@@ -51,17 +52,9 @@ def evaluate(node: Node, point: Mapping[str, Fraction], digits: int) -> Any | No
     context.dps = digits + int(0.302 * magnitude(node)) + 20
     try:
         value = _Evaluator(context, point, digits).visit(node)
-        parts = [_settle(context, part, digits) for part in (value.real, value.imag)]
     except (_Undefined, ZeroDivisionError, ValueError, OverflowError):
         return None
-    return context.mpc(*parts) if parts[1] else parts[0]
-
-
-def _settle(context: Any, part: Any, digits: int) -> Any:
-    """Turn what is left of a cancellation into an exact zero."""
-    if context.isnan(part):
-        raise _Undefined
-    return context.mpf(0) if abs(part) < context.mpf(10) ** -digits else part
+    return None if context.isnan(value) else value
 
 
 class _Evaluator:
@@ -70,7 +63,7 @@ class _Evaluator:
     def __init__(self, context: Any, point: Mapping[str, Fraction], digits: int) -> None:
         self._context = context
         self._point = point
-        self._digits = digits
+        self._noise = context.mpf(10) ** -digits
 
     def visit(self, node: Node) -> Any:
         """Return the value of a node."""
@@ -78,7 +71,7 @@ class _Evaluator:
             return self._rational(node.value)
         if isinstance(node, Symbol):
             return self._symbol(node.name)
-        return self._apply(node.op, [self.visit(argument) for argument in node.args])
+        return self._settle(self._apply(node.op, [self.visit(argument) for argument in node.args]))
 
     def _rational(self, value: Fraction) -> Any:
         """Convert an exact number."""
@@ -120,8 +113,15 @@ class _Evaluator:
                 return -self._floor(-first)
             case "factorial" | "binomial":
                 return self._count(op, values)
+        if op in ("ln", "log") and 0 in values:
+            raise _Undefined
         value = getattr(context, _FUNCTIONS[op])(first)
         return value / context.log(values[1]) if len(values) > 1 else value
+
+    def _settle(self, value: Any) -> Any:
+        """Turn what is left of a cancellation into an exact zero, before a root or a pole can blow it up."""
+        real, imaginary = (self._context.mpf(0) if abs(part) < self._noise else part for part in (value.real, value.imag))
+        return self._context.mpc(real, imaginary) if imaginary else real
 
     def _root(self, radicand: Any, index: Any) -> Any:
         """Take the real root where the index is odd, otherwise the principal one."""
@@ -138,7 +138,7 @@ class _Evaluator:
     def _integer(self, value: Any) -> Any | None:
         """Return the integer that a number is up to rounding, if any."""
         nearest = self._context.nint(value)
-        return nearest if abs(value - nearest) < self._context.mpf(10) ** -self._digits else None
+        return nearest if abs(value - nearest) < self._noise else None
 
     def _count(self, op: str, values: list[Any]) -> Any:
         """Form a factorial or binomial of natural numbers; others are undefined."""

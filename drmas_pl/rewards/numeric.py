@@ -1,4 +1,4 @@
-"""Evaluate formulas exactly, and judge their size before anybody else does.
+"""Evaluate formulas exactly.
 
 Place in the data flow: ``compare`` asks here first; only formulas that are no rational number go on to ``symbolic``. Work is bounded:
 sizes are measured in bits before a power, factorial or binomial is formed, so that no answer can stall the grader.
@@ -14,11 +14,6 @@ from typing import Final
 from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol
 
 MAX_RATIONAL_BITS: Final = 131_072
-MAX_SYMBOLIC_BITS: Final = 20_000
-INTEGER_NAMES: Final = frozenset({"n", "m", "k"})
-"""Variables that stand for positive integers; all others stand for positive reals."""
-LARGEST_INTEGER_SAMPLE: Final = 12
-LARGEST_REAL_SAMPLE: Final = 4
 
 
 class TooLarge(ValueError):
@@ -58,35 +53,6 @@ def exact_value(node: Node) -> Fraction | None:
     except ZeroDivisionError:
         return None
     return None if result is None else _checked(result)
-
-
-def magnitude(node: Node) -> float:
-    """Bound the base-2 logarithm of every number met while evaluating a formula at sample points.
-
-    Args:
-        node: Any formula; variables count as at most their largest sample value.
-
-    Returns:
-        Bits, at least 0; an estimate for protection, not a proof.
-
-    Raises:
-        TooLarge: The bound exceeds ``MAX_SYMBOLIC_BITS``.
-
-    Example:
-        >>> magnitude(Apply("pow", (Number(Fraction(2)), Symbol("n")))) < 30
-        True
-    """
-    value = exact_value(node)
-    if value is not None:
-        bits = math.log2(max(abs(value.numerator), value.denominator))
-    elif isinstance(node, Symbol):
-        bits = math.log2(LARGEST_INTEGER_SAMPLE if node.name in INTEGER_NAMES else LARGEST_REAL_SAMPLE)
-    else:
-        assert isinstance(node, Apply)
-        bits = _combined(node.op, [magnitude(argument) for argument in node.args], node.args)
-    if bits > MAX_SYMBOLIC_BITS:
-        raise TooLarge(f"formula would need {bits:.3g} bits")
-    return bits
 
 
 def decimal_step(node: Node) -> Fraction | None:
@@ -227,24 +193,3 @@ RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
     "ceil": lambda value: Fraction(math.ceil(value)),
 }
 """What can be computed exactly; a function returns None where its result is irrational or undefined."""
-
-
-def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
-    """Bound the result of one operation from the bounds of its arguments."""
-    if op == "add":
-        return max(bits) + math.log2(len(bits))
-    if op == "mul":
-        return math.fsum(bits)
-    if op == "pow":
-        exponent = exact_value(args[1])
-        return bits[0] * (_two_to(bits[1]) if exponent is None else max(1.0, float(min(abs(exponent), Fraction(10**12)))))
-    if op in ("exp", "factorial", "sinh", "cosh"):
-        return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if op == "factorial" else 1.0)
-    if op == "binomial":
-        return _two_to(bits[0])
-    return bits[0] if op == "root" else max(bits) + 1
-
-
-def _two_to(bits: float) -> float:
-    """Return ``2 ** bits``, saturating."""
-    return math.pow(2.0, min(bits, 64.0))

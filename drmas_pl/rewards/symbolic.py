@@ -1,7 +1,7 @@
 r"""Compare formulas by evaluating them at sample points with very many digits.
 
 Place in the data flow: the last layer for formulas, reached only when exact numbers do not decide. Formulas arrive as bounded trees, never
-as text, so that nothing is evaluated which ``numeric`` has not sized before.
+as text, so that nothing is evaluated which ``size`` has not measured before.
 
 Two formulas count as equal when they agree at several points to many more digits than they were written with. Simplifying with a
 computer algebra system was tried and takes minutes on formulas that a model can type in a few characters, whereas sampling takes about a
@@ -20,16 +20,8 @@ from typing import Any, Final
 
 from drmas_pl.rewards.evaluate import evaluate
 from drmas_pl.rewards.nodes import Apply, Node, free_symbols
-from drmas_pl.rewards.numeric import (
-    INTEGER_NAMES,
-    LARGEST_INTEGER_SAMPLE,
-    LARGEST_REAL_SAMPLE,
-    TooLarge,
-    decimal_step,
-    exact_value,
-    magnitude,
-    rounds_to,
-)
+from drmas_pl.rewards.numeric import TooLarge, decimal_step, exact_value, rounds_to
+from drmas_pl.rewards.size import INTEGER_NAMES, LARGEST_INTEGER_SAMPLE, LARGEST_REAL_SAMPLE, magnitude
 
 GUARD_DIGITS: Final = 50
 SAMPLES: Final = 4

@@ -114,7 +114,7 @@ class MultiAgentTrainer:
         self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
         self.record = frozenset(record)
         self.allow_changed_data = allow_changed_data
-        self.should_stop = False
+        self.should_stop = self.interrupted = False
         self.state = RunState()
         self.fabric = Fabric(
             accelerator=accelerator,
@@ -223,7 +223,7 @@ class MultiAgentTrainer:
 
     def _bind(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule) -> None:
         self.team, self.groups, self.data = team, dict(groups), data
-        self.should_stop = False
+        self.should_stop = self.interrupted = False
         settings = self.rollout
         self.collector = Collector(
             team,
@@ -347,7 +347,7 @@ class MultiAgentTrainer:
 
     def _request_stop(self) -> None:
         log.warning("stopping after this iteration; press Ctrl-C again to stop at once without saving")
-        self.should_stop = True
+        self.should_stop = self.interrupted = True
 
     def _call(self, hook: str, *args: Any) -> None:
         self.fabric.call(hook, self, self.module, *args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
 from drmas_pl.workers.scoring import score_rows
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class WorkerGroup:
         self.skipped_in_a_row = 0
         self.mismatched: set[str] = set()
         self._check_correction()
-        self.reference = self._reference()
+        self._warn_of_truncated_sampling()
         self.optimizer: torch.optim.Optimizer | None = None
         self.module: nn.Module = policy
         if self.settings.trainable:
@@ -93,7 +96,10 @@ class WorkerGroup:
         else:
             policy.requires_grad_(False)
             self.module = fabric.setup_module(policy) if any(True for _ in policy.parameters()) else policy
+        # copied in the precision that the policy has by now
+        self.reference = self._reference()
         self.module.eval()
+        self.engine.autocast = fabric.autocast
         self.engine.sleep()
         for agent in agents:
             agent.bind(self.module, tokenizer)
@@ -144,14 +150,15 @@ class WorkerGroup:
 
     def score(self, policy: nn.Module, rows: Sequence[Row], agent: Agent) -> list[tuple[float, ...]]:
         """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
-        return score_rows(
-            policy.to(self.fabric.device),
-            rows,
-            temperature=agent.temperature,
-            budget=self.settings.update.micro_batch_tokens,
-            pad_id=self.tokenizer.pad_token_id,
-            device=self.fabric.device,
-        )
+        with self.fabric.autocast():
+            return score_rows(
+                policy.to(self.fabric.device),
+                rows,
+                temperature=agent.temperature,
+                budget=self.settings.update.micro_batch_tokens,
+                pad_id=self.tokenizer.pad_token_id,
+                device=self.fabric.device,
+            )
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
         """Return what the KL penalty takes from each turn's score; 0 unless the agent's objective puts the KL into the reward."""
@@ -229,6 +236,17 @@ class WorkerGroup:
                 raise ConfigError(
                     f"agent {agent.name!r}: objective.correction={agent.objective.correction!r} compares the engine's log-probs with "
                     "recomputed ones; set update.old_logp=recompute"
+                )
+
+    def _warn_of_truncated_sampling(self) -> None:
+        """Say which agents draw from another distribution than the one whose log-probs they are trained on."""
+        for agent in self.agents.values():
+            if self.settings.trainable and agent.sampling.truncates_distribution:
+                log.warning(
+                    "agent %r samples with %s, which is not the distribution that it is trained on; "
+                    "train with temperature above 0, top_p=1 and top_k=-1",
+                    agent.name,
+                    agent.sampling,
                 )
 
     def _parameter_names(self) -> list[str]:

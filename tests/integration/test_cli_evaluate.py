@@ -121,7 +121,8 @@ def refused(words: list[str], code: int, message: str, capsys: pytest.CaptureFix
         (["checkpoint=run", "advantage=grpo"], 2, "advantage has no say in an evaluation"),
         (["checkpoint=run", "trainer.max_iterations=3"], 2, "trainer.max_iterations has no say in an evaluation"),
         (["checkpoint=run", "seed=0,1"], 2, "seed has several values"),
-        (["checkpoint=run", "~logger.csv"], 2, "nothing can be removed"),
+        (["checkpoint=run", "~logger.csv"], 2, "logger.csv has no say in an evaluation"),
+        (["checkpoint=run", "~env.fails"], 2, "nothing can be removed"),
         (["checkpoint=run", "seed=[0"], 2, "cannot read"),
         (["checkpoint=run", "--multirun"], 2, "--multirun is no flag of this program"),
         (
@@ -141,7 +142,7 @@ def test_a_wrong_request_is_one_line(words: list[str], code: int, message: str, 
 def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = trained / "checkpoints/iteration-000002"
     (last / "groups/editor/model.safetensors").unlink()
-    refused(["checkpoint=run"], 2, "is not a complete Transformers folder", capsys)
+    refused(["checkpoint=run"], 2, "groups/editor cannot be loaded", capsys)
     shutil.rmtree(last / "groups/editor")
     refused(["checkpoint=run"], 2, "groups/editor", capsys)
     (trained / "config.yaml").write_text("roles: [")

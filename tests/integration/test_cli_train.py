@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -121,6 +122,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_leaves_one_folder_that_tells_how_it_was_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("seed=3") == 0
     out = capsys.readouterr().out
+    assert not logging.getLogger("drmas_pl.workers.update").disabled  # Hydra would silence what was imported before it
     assert "calls of editor" in out and "custom plays custom" in out and "Traceback" not in out
     (place,) = folder.glob("outputs/custom-custom/*")
     assert [path.name for path in folder.iterdir()] == ["outputs"]

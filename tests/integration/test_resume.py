@@ -1,0 +1,118 @@
+"""A run that was stopped and resumed is, bit for bit, the run that was not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drmas_pl.data.recorded import read_trajectories
+from drmas_pl.errors import CheckpointError
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.trainer.settings import EvaluationSettings
+from drmas_pl.workers.update import UpdateSettings
+from tests.helpers.runs import StopAt, run, same, timeless, weights
+from tests.helpers.toy import make_data, make_groups, make_tasks, make_trainer
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+FAST, SLOW = OptimizerSettings(lr=2e-2, schedule="cosine"), OptimizerSettings(lr=5e-3, schedule="cosine", warmup_ratio=0.25)
+APART = {
+    "binding": {"writer": {"optimizer": FAST}, "editor": {"optimizer": SLOW}},
+    "update": UpdateSettings(updates_per_iteration=2),
+}
+SHARED = {"sharing": "shared", "update": UpdateSettings(updates_per_iteration=2, old_logp="recompute"), "optimizer": FAST}
+VALIDATED = EvaluationSettings(every=3, samples=2, pass_at=(2,))
+
+
+@pytest.mark.parametrize("groups", [APART, SHARED], ids=["per_agent", "shared"])
+def test_stopping_after_any_iteration_and_resuming_changes_nothing(tmp_path: Path, groups: dict[str, Any]) -> None:
+    whole = run(tmp_path / "whole", groups=groups, evaluation=VALIDATED)
+    for stop in range(1, 4):
+        folder = tmp_path / str(stop)
+        stopped = run(folder, groups=groups, evaluation=VALIDATED, callbacks=[StopAt(stop)])
+        assert stopped.iteration == stop
+        # the agents come in another order, as in an edited configuration
+        resumed = run(folder, resume=folder, groups={**groups, "names": ("editor", "writer")}, evaluation=VALIDATED)
+        assert same(weights(resumed.groups), weights(whole.groups)), stop
+        assert timeless(resumed) == timeless(whole), stop
+        assert resumed.state.best_at == whole.state.best_at
+        assert [e["sampled"] for e in resumed.state.evaluations] == [e["sampled"] for e in whole.state.evaluations]
+
+
+def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -> None:
+    stopped = run(tmp_path, groups=APART, callbacks=[StopAt(2)])
+    trainer = make_trainer(tmp_path)
+    groups = make_groups(trainer.fabric, **APART, names=("editor", "writer"))  # type: ignore[arg-type]
+    trainer._start(stopped.team, groups, make_data(), tmp_path)
+    for name, group in groups.items():
+        before, after = (g._named_optimizer_state() for g in (stopped.groups[name], group))
+        assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)
+        assert group.set_rate() == stopped.groups[name].set_rate()
+    first, second = (group._named_optimizer_state() for group in groups.values())
+    assert not torch.equal(first["model.norm.weight"]["exp_avg"], second["model.norm.weight"]["exp_avg"])
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "checkpoints/iteration-000002"])
+def test_a_run_goes_on_from_any_of_its_folders_into_another_one(tmp_path: Path, name: str) -> None:
+    run(tmp_path / "old", callbacks=[StopAt(2)])
+    resumed = run(tmp_path / "new", resume=tmp_path / "old" / name)
+    assert resumed.iteration == 4 and [record["iteration"] for record in timeless(resumed)] == [3, 4, 4]
+    assert same(weights(resumed.groups), weights(run(tmp_path / "whole").groups))
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path) -> None:
+    # six tasks, two per iteration: the first epoch ends with iteration 3
+    run(tmp_path, callbacks=[StopAt(3)])
+    resumed = run(tmp_path, resume=tmp_path, record=("train",), max_iterations=6)
+    played = [
+        {trajectory.task.id for trajectory in read_trajectories(tmp_path / "trajectories" / f"train-00000{iteration}.jsonl")}
+        for iteration in (4, 5, 6)
+    ]
+    assert set().union(*played) == {task.id for task in make_tasks(6)} and resumed.iteration == 6
+
+
+def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(CheckpointError, match=r"nothing left to do: .*iteration-000004 has 4 of 4 iterations; raise trainer.max_it"):
+        run(tmp_path, resume=tmp_path)
+
+
+def test_a_longer_run_may_go_on_from_a_finished_one(tmp_path: Path) -> None:
+    run(tmp_path / "short")
+    longer = run(tmp_path / "short", resume=tmp_path / "short", max_iterations=6)
+    assert same(weights(longer.groups), weights(run(tmp_path / "long", max_iterations=6).groups))
+
+
+def test_changed_data_is_an_error_unless_allowed(tmp_path: Path) -> None:
+    run(tmp_path, callbacks=[StopAt(2)])
+    changed = {"train": tuple(replace(task, question=f"{task.question}!") for task in make_tasks(6))}
+    with pytest.raises(CheckpointError, match=r"the data of \['train'\] changed .* trainer.allow_changed_data=true"):
+        run(tmp_path, resume=tmp_path, data=make_data(**changed))
+    assert run(tmp_path, resume=tmp_path, data=make_data(**changed), allow_changed_data=True).iteration == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 5}, "has seed 0, this run has seed 5; use the same seed"),
+        ({"groups": {"sharing": "shared"}}, "binds agents to groups as"),
+    ],
+)
+def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    run(tmp_path, callbacks=[StopAt(2)])
+    with pytest.raises(CheckpointError, match=message):
+        run(tmp_path, resume=tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "groups/writer/model.safetensors", "groups/editor/optimizer.pt", "groups/editor/group.json"]
+)
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, file: str) -> None:
+    run(tmp_path, callbacks=[StopAt(2)])
+    path = tmp_path / "checkpoints" / "iteration-000002" / file
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(CheckpointError, match="iteration-000002"):
+        run(tmp_path, resume=tmp_path)

@@ -82,7 +82,7 @@ def pack(trees: Sequence[Tree], pad: int) -> Packed:
             end = start + len(piece)
             ids[row, start:end] = torch.tensor(piece)
             positions[row, start:end] = torch.arange(prefix, prefix + len(piece))
-            targets[row, start : end - 1] = ids[row, start + 1 : end]
+            targets[row, start : end - 1] = ids[row, start + 1 : end] if start else torch.tensor(_foreseeable(tree.trunk))
             spoken[row, start:end] = start > 0
             sees[row, 0, start:end, :prefix] = True
             sees[row, 0, start:end, start:end] = causal[: len(piece), : len(piece)]
@@ -98,3 +98,8 @@ def losses(model: LlamaForCausalLM, trees: Sequence[Tree], pad: int) -> tuple[to
     loss = cross_entropy(model.lm_head(hidden[learnt]), batch.targets[learnt], reduction="none")
     spoken = batch.spoken[learnt]
     return loss[spoken].mean(), loss[~spoken].mean()
+
+
+def _foreseeable(trunk: Sequence[int]) -> list[int]:
+    """List the next tokens along a trunk, without those that did not occur before: an invented name cannot be foreseen."""
+    return [token if token in trunk[: index + 1] else IGNORE for index, token in enumerate(trunk[1:])]

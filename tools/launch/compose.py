@@ -81,8 +81,10 @@ def compose_file(group: str, option: str) -> dict[str, Any]:
 
 
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
-    """Fill in the run folder; ``job`` numbers the runs of a sweep."""
+    """Fill in the run folder, and names where own files give none; ``job`` numbers the runs of a sweep."""
     OmegaConf.set_struct(config, False)
+    for section in (config.env, config.agents):
+        section.name = section.get("name") or str(section.get("_target_")).rpartition(".")[2]
     if config.output_dir is None:
         config.output_dir = run_folder(config.resume) or fresh_folder(f"{config.env.name}-{config.agents.name}")
     if job is not None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 
-from drmas_pl.checks import CheckFailed, check_env, check_team
+from drmas_pl.checks import check_env, check_team
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.errors import DrMasError
+from drmas_pl.errors import CheckFailed, DrMasError
 from drmas_pl.parsing import ActionGrammar, BoxedGrammar, Grammar, Parsed, VerdictGrammar
 from drmas_pl.team import Move, Team
 from drmas_pl.types import Record, Task, View

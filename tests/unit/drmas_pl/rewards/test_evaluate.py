@@ -53,7 +53,22 @@ def test_every_operation(text: str, value: complex) -> None:
     assert complex(evaluate(parse(text), {}, 30)) == pytest.approx(value, abs=1e-14)
 
 
-@pytest.mark.parametrize("text", ["1/0", "0^{-1}", "0.5!", "(-1)!", r"\binom{0.5}{2}", r"\lfloor i\rfloor", r"\infty-\infty", r"\cot 0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1/0",
+        "0^{-1}",
+        "0.5!",
+        "(-1)!",
+        r"\binom{0.5}{2}",
+        r"\lfloor i\rfloor",
+        r"\infty-\infty",
+        r"\cot 0",
+        r"\ln 0",
+        r"\log_1 2",
+        r"\frac{1}{\sin\pi}",
+    ],
+)
 def test_undefined_formulas_have_no_value(text: str) -> None:
     assert evaluate(parse(text), {}, 30) is None
 

@@ -92,7 +92,7 @@ def test_a_turn_holds_exactly_what_went_into_and_came_out_of_the_engine() -> Non
 
 
 def test_sampled_ids_are_kept_although_their_text_encodes_differently() -> None:
-    # two continuation bytes decode to one replacement sign each, which encodes to three other bytes
+    # half a letter decodes to a replacement sign, which encodes to three other bytes
     strange = tuple(TOKENIZER.encode("é"))[:1] * 2
 
     class Strange(Engine):

@@ -76,6 +76,10 @@ def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Pat
     assert configure(*separate([flag, "experiment=settings", *WORLD])[1])["rollout"]["samples"] == 4
     with pytest.raises(ConfigError, match="choose env and agents"):
         compose_run(separate([flag, "experiment=settings"])[1])
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "toy.yaml").write_text("_target_: tests.helpers.toy.EvenEnv\n")
+    config = configure(*separate([flag, "env=toy", "agents=loop"])[1])
+    assert config["env"]["name"] == "EvenEnv" and config["output_dir"].startswith("outputs/EvenEnv-loop/")
     with pytest.raises(ConfigError, match=r"unknown setting 'rollout.sampels'"):
         compose_run(separate([flag, "experiment=wrong", *WORLD])[1])
 

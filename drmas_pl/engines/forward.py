@@ -1,0 +1,84 @@
+"""Forward passes of a Transformers causal language model over a :class:`~drmas_pl.engines.row_cache.RowCache`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drmas_pl.engines.row_cache import RowCache
+from drmas_pl.engines.shared_prompt import Groups, SharedPromptMode
+
+
+class Forward:
+    """Next-token logits, asked for with the arguments that the model's Transformers version understands.
+
+    Passes must run inside ``mode``.
+
+    Args:
+        policy: A Transformers causal language model, possibly wrapped by PEFT.
+
+    Attributes:
+        layers: Number of decoder layers.
+        splits_attention: Whether attention can be split into prompt and response. It cannot where attention is not the plain
+            scaled-dot-product kind, or where a window limits how far back a token sees; rows then join both parts.
+        mode: Context that speeds up attention and linear layers.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+        config = policy.config.get_text_config()
+        names = inspect.signature(base.forward).parameters
+        windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        self.layers: int = config.num_hidden_layers
+        self.splits_attention = config._attn_implementation == "sdpa" and not windowed
+        self.mode = SharedPromptMode()
+        self._policy = policy
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._extra = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
+
+    def prefill(self, ids: Tensor, padding: Tensor | None, *, cache: RowCache) -> Tensor:
+        """Return (P, V) logits after prompts.
+
+        Args:
+            ids: (P, L) ids, padded on the left.
+            padding: (P,) padding columns of each prompt; None when no prompt has any.
+            cache: Receives the prompts.
+        """
+        columns = torch.arange(ids.shape[1], device=ids.device)
+        if padding is None:
+            return self._run(ids, None, columns[None], cache)
+        mask = columns >= padding[:, None]
+        positions = (columns - padding[:, None]).clamp(min=0)
+        return self._run(ids, _causal(mask) if self.splits_attention else mask.long(), positions, cache)
+
+    def decode(self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups | None, mask: Tensor | None) -> Tensor:
+        """Return (R, V) logits after one more token per row.
+
+        Args:
+            ids: (R,) token ids.
+            positions: (R,) position of each.
+            cache: Holds prompts and responses and receives the new column.
+            groups: Rows that share prompts, where attention is split.
+            mask: (R, W + t) bool, True on real columns, where it is not; None when there is no padding.
+        """
+        self.mode.cache, self.mode.groups = cache, groups
+        try:
+            return self._run(ids[:, None], None if mask is None else mask.long(), positions[:, None], cache)
+        finally:
+            self.mode.groups = None
+
+    def _run(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: RowCache) -> Tensor:
+        output = self._policy(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self._cache_name: cache}, **self._extra
+        )
+        return output.logits[:, -1]
+
+
+def _causal(real: Tensor) -> Tensor:
+    """Combine (P, L) real columns with causality to a (P, 1, L, L) mask; padding attends to itself, to stay finite."""
+    columns = torch.arange(real.shape[1], device=real.device)
+    past, itself = columns <= columns[:, None], columns == columns[:, None]
+    return (real[:, None, None, :] & past) | itself
