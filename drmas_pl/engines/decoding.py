@@ -163,8 +163,8 @@ class DecodeBatch:
     def _groups(self) -> Groups:
         rows, place = group_rows(self._prompt, len(self._prompt_length))
         real = self._real_columns()
-        mask = None if real.all() else self._tensor(real)[:, None, None, :]
-        return Groups(self._tensor(rows), self._tensor(place), mask)
+        bias = None if real.all() else self._tensor(np.where(real, 0, -np.inf).astype(np.float32))[:, None, None, :]
+        return Groups(self._tensor(rows), self._tensor(place), bias)
 
     def _joined_mask(self, step: int) -> Tensor | None:
         """Return the (R, W + step + 1) real columns of each row; None when all are."""

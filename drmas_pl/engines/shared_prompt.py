@@ -1,7 +1,7 @@
 """Attention of many rows over prompts that they share, so that a prompt's keys and values are read once for all its samples.
 
-Attention to the prompt is one matrix product per prompt with the queries of all its rows; attention to each row's own response
-is computed beside it; the two are joined by their normalisers. Exact up to rounding.
+The scores of a prompt are one matrix product with the queries of all its rows; those of each row's own response are computed
+beside it, and one softmax runs over both. Exact up to rounding.
 
 Legend: R rows, P prompts, G most rows of any prompt, W prompt columns, t response columns, H key-value heads, n queries per
 key-value head (more than one with grouped-query attention), D head size.
@@ -28,12 +28,12 @@ class Groups(NamedTuple):
     Attributes:
         rows: (P, G) row at each place; 0 where a prompt has fewer rows.
         place: (R,) place of each row in the flattened rectangle.
-        mask: (P, 1, 1, W) bool, True on real prompt columns; None when there is no padding.
+        bias: (P, 1, 1, W) float32, 0 on real prompt columns and minus infinity on padding; None when there is none.
     """
 
     rows: Tensor
     place: Tensor
-    mask: Tensor | None
+    bias: Tensor | None
 
 
 def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
@@ -74,33 +74,30 @@ def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor,
     Returns:
         (R, H, n, D) in the query's type.
     """
-    _, heads, queries, size = query.shape
+    keys, values = (part.float() for part in prompt)
+    # plain products would round half-precision scores, which fused attention kernels do not
+    with torch.autocast(query.device.type, enabled=False):
+        scaled = query.float() * scale
+        shared = _group(scaled, groups) @ keys.transpose(-1, -2)
+        if groups.bias is not None:
+            shared += groups.bias
+        own = _group(scaled @ response[0].float().transpose(-1, -2), groups)
+        weights = torch.cat([shared, own], dim=-1).softmax(dim=-1)
+        mixed = _ungroup(weights[..., : keys.shape[2]] @ values, groups)
+        return (mixed + _ungroup(weights[..., keys.shape[2] :], groups) @ response[1].float()).to(query.dtype)
+
+
+def _group(by_row: Tensor, groups: Groups) -> Tensor:
+    """Turn (R, H, n, …) into (P, H, G·n, …)."""
+    gathered = by_row[groups.rows].transpose(1, 2)
+    return gathered.reshape(*gathered.shape[:2], -1, by_row.shape[-1])
+
+
+def _ungroup(grouped: Tensor, groups: Groups) -> Tensor:
+    """Turn (P, H, G·n, …) into (R, H, n, …)."""
     prompts, width = groups.rows.shape
-    gathered = query[groups.rows].transpose(1, 2).reshape(prompts, heads, width * queries, size)
-    shared = _part(gathered, *prompt, mask=groups.mask, scale=scale)
-    own = _part(query, *response, mask=None, scale=scale)
-    top, total, mixed = (_ungroup(part, width, groups.place) for part in shared)
-    highest = torch.maximum(top, own[0])
-    left, right = (top - highest).exp(), (own[0] - highest).exp()
-    return ((mixed * left + own[2] * right) / (total * left + own[1] * right)).to(query.dtype)
-
-
-def _part(query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return highest score, normaliser and unnormalised mixture of the values, each with a trailing dimension."""
-    scores = (query * scale) @ keys.transpose(-1, -2)
-    scores = scores.float()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    top = scores.amax(-1, keepdim=True)
-    weights = (scores - top).exp()
-    return top, weights.sum(-1, keepdim=True), (weights.to(values.dtype) @ values).float()
-
-
-def _ungroup(grouped: Tensor, width: int, place: Tensor) -> Tensor:
-    """Turn (P, H, G·n, D) into (R, H, n, D)."""
-    prompts, heads, queries, size = grouped.shape
-    parts = grouped.view(prompts, heads, width, queries // width, size).transpose(1, 2)
-    return parts.reshape(prompts * width, heads, queries // width, size)[place]
+    parts = grouped.unflatten(2, (width, -1)).transpose(1, 2)
+    return parts.reshape(prompts * width, *parts.shape[2:])[groups.place]
 
 
 class SharedPromptMode(FastLinearMode):

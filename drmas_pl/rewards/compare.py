@@ -63,23 +63,15 @@ def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> boo
             return units_agree(reference.unit, answer.unit) and _same_formula(reference.node, answer.node, symbolic)
         case Words(), Words():
             return reference.text == answer.text
-        case Words(node=Symbol() | Apply() as node), Value(node=other):
-            return _same_formula(node, other, symbolic)
-        case Value(node=other), Words(node=Symbol() | Apply() as node):
-            return _same_formula(other, node, symbolic)
+        case (Words(node=Symbol() | Apply() as left), Value(node=right)) | (Value(node=left), Words(node=Symbol() | Apply() as right)):
+            return _same_formula(left, right, symbolic)
         case Based(), Based():
             return reference == answer
         case Bracketed(), Bracketed():
             return _same_bracketed(reference, answer, symbolic)
         case Collection(), Collection():
             return _same_collection(reference, answer, symbolic)
-        case Relation(), Relation():
-            return _same_relation(reference, answer, symbolic)
-        case Relation(), Bracketed(relation=Relation() as other):
-            return _same_relation(reference, other, symbolic)
-        case Bracketed(relation=Relation() as other), Relation():
-            return _same_relation(other, answer, symbolic)
-    return False
+    return _same_relation(_relation_of(reference), _relation_of(answer), symbolic)
 
 
 def sized(shape: Shape) -> None:
@@ -125,9 +117,14 @@ def _same_equation(reference: Equation, answer: Equation, symbolic: SymbolicLaye
     return _proportional(reference.difference, answer.difference, symbolic, positive=False)
 
 
-def _same_relation(reference: Relation, answer: Relation, symbolic: SymbolicLayer | None) -> bool:
-    """Compare inequalities up to a positive factor, and inequations up to any factor."""
-    if reference.order != answer.order:
+def _relation_of(shape: Shape) -> Relation | None:
+    """Return the relation that a shape is, or was read from."""
+    return shape.relation if isinstance(shape, Bracketed) else shape if isinstance(shape, Relation) else None
+
+
+def _same_relation(reference: Relation | None, answer: Relation | None, symbolic: SymbolicLayer | None) -> bool:
+    """Compare inequalities up to a positive factor, and inequations up to any factor; other things are no relations."""
+    if reference is None or answer is None or reference.order != answer.order:
         return False
     return _proportional(reference.difference, answer.difference, symbolic, positive=reference.order != "!=")
 

@@ -40,6 +40,15 @@ def is_supported(reference: str, answer: str) -> bool:
     return any(pattern.search(side) for pattern in (_SETS, _CALCULUS) for side in (reference, answer))
 
 
+def preload() -> None:
+    """Import math-verify ahead of time, so that doing so does not count as grading.
+
+    Example:
+        >>> preload()
+    """
+    import math_verify  # noqa: F401
+
+
 def same_notation(reference: str, answer: str) -> bool | None:
     r"""Compare two formulas with math-verify.
 

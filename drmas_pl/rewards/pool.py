@@ -1,8 +1,8 @@
 r"""Grade in killable worker processes, from any number of threads.
 
 Place in the data flow: environments that are played in parallel share one ``GraderPool``. Cheap answers are judged in the calling thread;
-the rest goes to a worker. The clock starts when a worker that is up and idle receives the answer, so that neither queueing nor start-up
-counts; a worker that overruns it is killed and replaced, and the answer is ``ungradable`` with reason ``timeout``.
+the rest goes to a worker. The clock starts when a worker begins on the answer, so that neither queueing nor imports count; a worker that
+overruns it is killed and replaced, and the answer is ``ungradable`` with reason ``timeout``.
 """
 
 from __future__ import annotations

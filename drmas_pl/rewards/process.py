@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards.verdict import Verdict
-from drmas_pl.rewards.worker import READY
+from drmas_pl.rewards.worker import READY, RUNNING
 
 START_SECONDS: Final = 120.0
 _MODULE: Final = "drmas_pl.rewards.worker"
@@ -45,7 +45,7 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     def grade(self, answer: str, references: str | Any, timeout: float) -> Verdict:
-        r"""Grade the content of a box; the clock starts when the running process gets it.
+        r"""Grade the content of a box; the clock starts when the process says that it begins.
 
         Args:
             answer: Content of a box, with balanced braces.
@@ -63,6 +63,8 @@ class WorkerProcess:
             assert process.stdin is not None
             process.stdin.write(request.encode())
             process.stdin.flush()
+            started = self._receive(process, START_SECONDS)
+            assert started == RUNNING
             return Verdict(*self._receive(process, timeout))
         except BrokenPipeError:
             self._kill()
@@ -77,6 +79,7 @@ class WorkerProcess:
             self._retired = True
             if self._process is not None:
                 self._process.kill()
+                self._process.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start a process and wait until its heavy imports are done."""

@@ -1,8 +1,9 @@
 """Grade in a process of its own, which may be killed at any moment.
 
 Place in the data flow: ``GraderPool`` starts this module as a program and talks to it in lines of JSON over pipes, so that model text is
-never unpickled and the parent's main module is never imported again. Requests are ``[text, references, timeout]``, replies are
-``[status, reason, extracted]``; the first line out says that the heavy imports are done.
+never unpickled and the parent's main module is never imported again. The first line out is ``READY``. A request is
+``[text, references, timeout]``; it is answered by ``RUNNING``, when everything is imported that it may need and the clock is to start,
+and then by ``[status, reason, extracted]``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Iterator
 from typing import Final, TextIO
 
 from drmas_pl.rewards.math import grade
+from drmas_pl.rewards.notation import is_supported, preload
 
 READY: Final = "ready"
+RUNNING: Final = "running"
 MAX_ADDRESS_SPACE: Final = 4 * 2**30
 _GRACE_SECONDS: Final = 5
 
@@ -34,13 +37,15 @@ def serve(requests: TextIO, replies: TextIO) -> None:
         >>> out = io.StringIO()
         >>> serve(io.StringIO('["So \\\\\\\\boxed{7}", ["7"], 1.0]' + chr(10)), out)
         >>> out.getvalue().splitlines()
-        ['"ready"', '["correct", "number", "7"]']
+        ['"ready"', '"running"', '["correct", "number", "7"]']
     """
-    for answer, reference in ((r"\sqrt{2}", r"\frac{2}{\sqrt{2}}"), (r"\mathbb{R}\setminus\{3\}", r"x \ne 3")):
-        grade(rf"\boxed{{{answer}}}", reference)
+    grade(r"\boxed{\sqrt{2}}", r"\frac{2}{\sqrt{2}}")
     _reply(replies, READY)
     for line in requests:
         text, references, timeout = json.loads(line)
+        if any(is_supported(reference, text) for reference in ([references] if isinstance(references, str) else references)):
+            preload()
+        _reply(replies, RUNNING)
         with _self_destruct(timeout):
             verdict = grade(text, references)
         _reply(replies, [verdict.status, verdict.reason, verdict.extracted])

@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.agents.hierarchy.templates import ANSWER, SEARCH, VERIFIER
 from drmas_pl.prompts import Template
+from drmas_pl.tools.embedded.search_circuit import plant_copying
 from drmas_pl.tools.embedded.search_demonstrator import Disguise
 
 PAD, END = "<|pad|>", "<|end|>"
@@ -48,8 +50,8 @@ def build_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build the untrained model, a Llama of 1.24 million parameters."""
+def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:
+    """Build the untrained model, a Llama of 1.24 million parameters that can already copy."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -63,7 +65,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LlamaForCausalLM(config)
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    plant_copying(model, seed=seed)
+    return model
 
 
 def disguise_for(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Disguise:

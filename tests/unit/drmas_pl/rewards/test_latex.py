@@ -60,7 +60,7 @@ def test_broken_or_long_text_is_unreadable(text: str) -> None:
 
 
 def cut(text: str, *, thousands: bool = True, scientific: bool = True) -> list[tuple[str, str]]:
-    return [tuple(token) for token in tokenize(text, thousands=thousands, scientific=scientific)]
+    return [(token.kind, token.value) for token in tokenize(text, thousands=thousands, scientific=scientific)]
 
 
 def test_tokens_have_kinds() -> None:

@@ -3,7 +3,9 @@
 import ast
 import operator
 import time
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,14 @@ from drmas_pl.rewards.expression import parse_expression
 from drmas_pl.rewards.latex import tidy, tokenize
 from drmas_pl.rewards.nodes import Node
 from drmas_pl.rewards.numeric import TooLarge, decimal_step, exact_value, rounds_to
-from drmas_pl.rewards.size import MAX_SYMBOLIC_BITS, magnitude
 
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.USub: operator.neg}
+OPERATORS: dict[type, Callable[..., Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}
 
 
 def parse(text: str) -> Node:
@@ -78,25 +85,7 @@ def test_large_numbers_are_refused_before_they_are_formed(text: str) -> None:
     started = time.process_time()
     with pytest.raises(TooLarge):
         exact_value(node)
-    with pytest.raises(TooLarge):
-        magnitude(node)
     assert time.process_time() - started < 0.5
-
-
-@pytest.mark.parametrize(
-    "text", ["((x+1)^{99})^{999}", "x^{9^9}", "n^{n^n}", "e^{e^{e^{9}}}", r"\sinh(\exp(\exp(x^2)))", "(x^{99})!", r"\sin(10^{9}i)"]
-)
-def test_large_formulas_are_refused(text: str) -> None:
-    with pytest.raises(TooLarge):
-        magnitude(parse(text))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["x^{99}", "2^{2^n}", "e^{e^x}", "n!", r"\binom{2n}{n}", "(x+1)^{100}", r"\sin(10^{100})", r"\sin x^2", r"\sin\sqrt{x}", "x_1+x_2"],
-)
-def test_usual_formulas_are_accepted(text: str) -> None:
-    assert 0 <= magnitude(parse(text)) <= MAX_SYMBOLIC_BITS
 
 
 @pytest.mark.parametrize(
@@ -126,7 +115,7 @@ def test_rounding_goes_away_from_zero_at_halves() -> None:
 
 
 @st.composite
-def formulas(draw, depth: int = 4) -> str:
+def formulas(draw: Any, depth: int = 4) -> str:
     if depth == 0 or draw(st.booleans()):
         return str(draw(st.integers(0, 99)))
     left, right = draw(formulas(depth - 1)), draw(formulas(depth - 1))
@@ -139,6 +128,7 @@ def oracle(node: ast.AST) -> Fraction:
     if isinstance(node, ast.UnaryOp):
         return OPERATORS[type(node.op)](oracle(node.operand))
     assert isinstance(node, ast.Constant)
+    assert isinstance(node.value, int)
     return Fraction(node.value)
 
 

@@ -8,14 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
 from drmas_pl.errors import EnvironmentFault
+from drmas_pl.rewards import Verdict, process
 from drmas_pl.rewards import pool as module
 from drmas_pl.rewards.math import grade
 from drmas_pl.rewards.pool import GraderPool
 
+STUCK = "tests.unit.drmas_pl.rewards.stuck_worker"
 SYMBOLIC = (r"So \boxed{\sqrt{12}}", r"2\sqrt{3}")
 
 
@@ -71,14 +74,11 @@ def test_copies_share_the_pool(pool: GraderPool) -> None:
     assert copy.deepcopy({"pool": pool})["pool"] is pool
 
 
-def test_a_stuck_worker_is_a_timeout_and_the_next_answer_is_fine() -> None:
-    with GraderPool(workers=1, timeout=20.0) as single:
-        single.grade(*SYMBOLIC)
-        pid = single._workers[0].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        single._timeout = 0.3
-        assert single.grade(*SYMBOLIC).reason == "timeout"
+def test_a_stuck_worker_is_a_timeout_and_the_next_answer_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GraderPool(workers=1, timeout=0.2) as single:
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "_MODULE", STUCK)
+            assert single.grade(*SYMBOLIC) == Verdict("ungradable", "timeout", r"\sqrt{12}")
         single._timeout = 20.0
         assert single.grade(*SYMBOLIC).status == "correct"
 
@@ -88,7 +88,7 @@ def test_waiting_in_the_queue_is_not_run_time() -> None:
         single.grade(*SYMBOLIC)
         run = single._workers[0].grade
 
-        def slow(*args, **kwargs):
+        def slow(*args: Any, **kwargs: Any) -> Any:
             time.sleep(0.5)
             return run(*args, **kwargs)
 
@@ -110,34 +110,39 @@ def test_a_worker_killed_once_is_retried_and_twice_is_given_up(monkeypatch: pyte
         assert single.grade(*SYMBOLIC).reason == "worker died"
 
 
-def test_a_worker_killed_while_grading_is_retried() -> None:
-    with GraderPool(workers=1, timeout=30.0) as single:
-        single.grade(*SYMBOLIC)
-        pid = single._workers[0].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        future = single.submit(*SYMBOLIC)
-        time.sleep(0.3)
-        assert not future.done()
-        os.kill(pid, signal.SIGKILL)
-        assert future.result(timeout=60).status == "correct"
-        assert single._workers[0].pid != pid
+def wait_for_process(single: GraderPool) -> int:
+    """Return the process id of the only worker once it runs."""
+    deadline = time.monotonic() + 60
+    while (pid := single._workers[0].pid) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return pid
 
 
-def test_a_closed_pool_refuses_work_and_fails_what_is_running() -> None:
-    single = GraderPool(workers=1, timeout=30.0)
-    single.grade(*SYMBOLIC)
-    pid = single._workers[0].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+def test_a_worker_killed_while_grading_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GraderPool(workers=1, timeout=60.0) as single:
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "_MODULE", STUCK)
+            future = single.submit(*SYMBOLIC)
+            stuck = wait_for_process(single)
+            time.sleep(0.5)
+            assert not future.done()
+        os.kill(stuck, signal.SIGKILL)
+        assert future.result(timeout=120).status == "correct"
+        assert single._workers[0].pid != stuck
+
+
+def test_a_closed_pool_refuses_work_and_fails_what_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_MODULE", STUCK)
+    single = GraderPool(workers=1, timeout=60.0)
     running, waiting = single.submit(*SYMBOLIC), single.submit(*SYMBOLIC)
-    time.sleep(0.3)
+    wait_for_process(single)
     single.close()
     single.close()
     with pytest.raises(EnvironmentFault, match="closed"):
-        running.result(timeout=30)
+        running.result(timeout=60)
     with pytest.raises(CancelledError):
-        waiting.result(timeout=30)
+        waiting.result(timeout=60)
     with pytest.raises(EnvironmentFault, match="closed"):
         single.grade(r"\boxed{7}", "7")
 

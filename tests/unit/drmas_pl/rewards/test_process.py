@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,9 +11,11 @@ from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards import process as module
 from drmas_pl.rewards.process import WorkerDied, WorkerProcess
 
+STUCK = "tests.unit.drmas_pl.rewards.stuck_worker"
+
 
 @pytest.fixture
-def worker():
+def worker() -> Iterator[WorkerProcess]:
     process = WorkerProcess()
     yield process
     process.retire()
@@ -35,12 +38,11 @@ def test_a_killed_process_is_noticed_and_replaced(worker: WorkerProcess) -> None
     assert worker.grade("7", "7", 20.0).status == "correct"
 
 
-def test_an_overrun_kills_the_process(worker: WorkerProcess) -> None:
-    worker.grade("7", "7", 20.0)
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        worker.grade("7", "7", 0.2)
+def test_an_overrun_kills_the_process(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_MODULE", STUCK)
+        with pytest.raises(TimeoutError):
+            worker.grade("7", "7", 0.2)
     assert worker.pid is None
     assert worker.grade("7", "7", 20.0).status == "correct"
 

@@ -1,6 +1,7 @@
 """Exact match, token F1 and border-aware substring match."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,13 +118,13 @@ def test_every_visible_answer_matches_itself(text: str) -> None:
 
 
 @pytest.mark.parametrize("metric", [exact_match, token_f1, sub_exact_match])
-def test_metrics_refuse_a_task_without_references(metric) -> None:
+def test_metrics_refuse_a_task_without_references(metric: Callable[..., float]) -> None:
     with pytest.raises(ValueError, match="golds must hold at least one reference"):
         metric("x", [])
 
 
 @pytest.mark.parametrize("golds", [[], "", [" ", ""]])
-def test_blank_references_are_ungradable(golds) -> None:
+def test_blank_references_are_ungradable(golds: list[str] | str) -> None:
     assert grade("x", golds).reason == "unreadable reference"
 
 
