@@ -91,13 +91,14 @@ def pack(trees: Sequence[Tree], pad: int) -> Packed:
 
 
 def losses(model: LlamaForCausalLM, trees: Sequence[Tree], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean cross-entropies of what is said and of the trunks."""
+    """Return the mean cross-entropies of what is said and of what can be foreseen along the trunks."""
     batch = pack(trees, pad)
     hidden = model.model(input_ids=batch.ids, attention_mask=batch.sees, position_ids=batch.positions, use_cache=False).last_hidden_state
     learnt = batch.targets != IGNORE
     loss = cross_entropy(model.lm_head(hidden[learnt]), batch.targets[learnt], reduction="none")
     spoken = batch.spoken[learnt]
-    return loss[spoken].mean(), loss[~spoken].mean()
+    # short trunks may hold nothing that can be foreseen
+    return loss[spoken].mean(), loss[~spoken].sum() / (~spoken).sum().clamp(min=1)
 
 
 def _foreseeable(trunk: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.search import embedded_search
 from drmas_pl.retrieval.corpus import Corpus
-from drmas_pl.tools.embedded.search_demonstrator import Atlas, Episode
+from drmas_pl.tools.embedded.search_demonstrator import Atlas, Episode, Noise
 from drmas_pl.tools.embedded.search_model import TEMPLATES, build_tokenizer
 from drmas_pl.tools.embedded.search_warmup import demonstrate
 
@@ -20,7 +20,7 @@ def search_team() -> HierarchyTeam:
 @pytest.fixture(scope="session")
 def search_episodes(search_team: HierarchyTeam) -> list[Episode]:
     atlas = Atlas(Corpus("embedded:search/corpus"))
-    return demonstrate(read_tasks("embedded:search/train", limit=40), search_team, atlas, seed=0)
+    return demonstrate(read_tasks("embedded:search/train", limit=40), search_team, atlas, noise=Noise(), seed=0)
 
 
 @pytest.fixture(scope="session")

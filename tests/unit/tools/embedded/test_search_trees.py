@@ -31,17 +31,23 @@ def test_training_text_is_what_the_roles_render_and_read(search_tokenizer: PreTr
         assert next(branches, None) is None
 
 
-def test_loss_equals_that_of_separate_rows(search_tokenizer: PreTrainedTokenizerFast) -> None:
-    torch.manual_seed(0)
-    model = build_model(search_tokenizer).eval()
-    trees = [Tree((5, 6, 7, 8), ((2, (20, 9, 1)), (4, (21, 10, 11, 1)))), Tree((12, 13), ((2, (20, 14, 1)),))]
+def test_loss_equals_that_of_separate_rows_where_tokens_can_be_foreseen(search_tokenizer: PreTrainedTokenizerFast) -> None:
+    model = build_model(search_tokenizer, seed=0).eval()
+    trees = [Tree((5, 6, 5, 8, 6), ((2, (20, 9, 1)), (5, (21, 10, 11, 1)))), Tree((12, 12), ((2, (20, 14, 1)),))]
 
     def each(ids: tuple[int, ...]) -> list[float]:
         row = torch.tensor([ids])
         return cross_entropy(model(input_ids=row[:, :-1]).logits[0], row[0, 1:], reduction="none").tolist()
 
     spoken = [loss for tree in trees for prefix, branch in tree.branches for loss in each(tree.trunk[:prefix] + branch)[prefix:]]
-    shown = [loss for tree in trees for loss in each(tree.trunk)]
+    first, second = (each(tree.trunk) for tree in trees)
+    shown = [first[1], first[3], second[0]]
     got = losses(model, trees, int(search_tokenizer.pad_token_id))
     assert got[0].item() == pytest.approx(sum(spoken) / len(spoken), rel=1e-5)
     assert got[1].item() == pytest.approx(sum(shown) / len(shown), rel=1e-5)
+
+
+def test_trunks_without_repetition_cost_nothing(search_tokenizer: PreTrainedTokenizerFast) -> None:
+    spoken, shown = losses(build_model(search_tokenizer, seed=0), [Tree((5, 6, 7), ((3, (20, 9, 1)),))], 0)
+    assert spoken.isfinite()
+    assert shown.item() == 0.0
