@@ -20,13 +20,15 @@ from drmas_pl.engines.branching import Ints, branch
 from drmas_pl.engines.forward import Forward
 from drmas_pl.engines.row_cache import Memory, RowCache
 from drmas_pl.engines.sampling import draw, uniform
-from drmas_pl.engines.shared_prompt import Groups, group_rows
+from drmas_pl.engines.shared_prompt import Groups, Span, group_rows
 from drmas_pl.errors import EngineError
 from drmas_pl.parsing import FinishReason
 from drmas_pl.types import GenerationRequest
 
-# a further forward pass costs about as much as this many padding tokens
-_BUCKET_OVERHEAD = 128
+# a further forward pass costs about as much as computing this many padding tokens, a further span of attention as reading
+# this many: little by processors, much by accelerators
+_PASS_OVERHEAD = 128
+_SPAN_OVERHEAD = {True: 512, False: 65536}
 # prompts without live samples are forgotten once they are this share of all
 _DEAD_SHARE = 0.25
 
@@ -65,6 +67,7 @@ class DecodeBatch:
         # per row its prompt, and per prompt its length
         self._prompt: Ints = np.arange(len(self._prompts))
         self._prompt_length: Ints = np.array([len(prompt) for prompt in self._prompts])
+        self._spans = self._make_spans()
         self._room = np.array(rooms)
         self._seeds = torch.tensor([request.seed for request in requests], device=device)
         self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
@@ -94,7 +97,7 @@ class DecodeBatch:
     def _prefill(self) -> Tensor:
         """Return (R, V) logits after every distinct prompt."""
         parts = []
-        for first, last in length_buckets([len(prompt) for prompt in self._prompts]):
+        for first, last in length_buckets([len(prompt) for prompt in self._prompts], _PASS_OVERHEAD):
             prompts = self._prompts[first:last]
             width = len(prompts[-1])
             ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt in prompts], device=self._device)
@@ -159,12 +162,21 @@ class DecodeBatch:
         if len(kept) <= (1 - _DEAD_SHARE) * len(self._prompt_length):
             self._cache.keep_prompts(self._tensor(kept))
             self._prompt, self._prompt_length = np.searchsorted(kept, self._prompt), self._prompt_length[kept]
+            self._spans = self._make_spans()
 
     def _groups(self) -> Groups:
         rows, place = group_rows(self._prompt, len(self._prompt_length))
+        return Groups(self._tensor(rows), self._tensor(place), self._spans)
+
+    def _make_spans(self) -> tuple[Span, ...]:
         real = self._real_columns()
-        bias = None if real.all() else self._tensor(np.where(real, 0, -np.inf).astype(np.float32))[:, None, None, :]
-        return Groups(self._tensor(rows), self._tensor(place), bias)
+        spans = []
+        for first, last in length_buckets(self._prompt_length.tolist(), _SPAN_OVERHEAD[self._device.type == "cpu"]):
+            start = self._width - int(self._prompt_length[last - 1])
+            used = real[first:last, None, None, start:]
+            bias = None if used.all() else self._tensor(np.where(used, 0, -np.inf).astype(np.float32))
+            spans.append(Span(first, last, start, bias))
+        return tuple(spans)
 
     def _joined_mask(self, step: int) -> Tensor | None:
         """Return the (R, W + step + 1) real columns of each row; None when all are."""
@@ -179,22 +191,23 @@ class DecodeBatch:
         return torch.from_numpy(array).to(self._device)
 
 
-def length_buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut ascending lengths into runs to be padded together, so that padding costs less than further forward passes.
+def length_buckets(lengths: Sequence[int], overhead: int) -> list[tuple[int, int]]:
+    """Cut ascending lengths into runs to be padded together, so that padding costs less than further runs.
 
     Args:
         lengths: Ascending prompt lengths, in tokens.
+        overhead: Cost of a run, in padding tokens.
 
     Returns:
         (first, last) index pairs, last excluded.
 
-    >>> length_buckets([10, 11, 11, 400, 401])
+    >>> length_buckets([10, 11, 11, 400, 401], overhead=128)
     [(0, 3), (3, 5)]
     """
     buckets, last = [], len(lengths)
     while last:
         first, waste = last - 1, 0
-        while first and waste + lengths[last - 1] - lengths[first - 1] <= _BUCKET_OVERHEAD:
+        while first and waste + lengths[last - 1] - lengths[first - 1] <= overhead:
             first -= 1
             waste += lengths[last - 1] - lengths[first]
         buckets.append((first, last))

@@ -22,18 +22,33 @@ from drmas_pl.engines.fast_linear import FastLinearMode
 from drmas_pl.engines.row_cache import RowCache
 
 
+class Span(NamedTuple):
+    """Neighbouring prompts of similar length, whose common padding is not computed.
+
+    Attributes:
+        first, last: Prompts ``first:last``.
+        start: First prompt column that any of them uses.
+        bias: (last − first, 1, 1, W − start) float32, 0 on real columns and minus infinity on padding; None when there is none.
+    """
+
+    first: int
+    last: int
+    start: int
+    bias: Tensor | None
+
+
 class Groups(NamedTuple):
     """The rows of every prompt as a rectangle.
 
     Attributes:
         rows: (P, G) row at each place; 0 where a prompt has fewer rows.
         place: (R,) place of each row in the flattened rectangle.
-        bias: (P, 1, 1, W) float32, 0 on real prompt columns and minus infinity on padding; None when there is none.
+        spans: Cover all prompts in order.
     """
 
     rows: Tensor
     place: Tensor
-    bias: Tensor | None
+    spans: tuple[Span, ...]
 
 
 def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
@@ -74,17 +89,25 @@ def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor,
     Returns:
         (R, H, n, D) in the query's type.
     """
-    keys, values = (part.float() for part in prompt)
     # plain products would round half-precision scores, which fused attention kernels do not
     with torch.autocast(query.device.type, enabled=False):
         scaled = query.float() * scale
-        shared = _group(scaled, groups) @ keys.transpose(-1, -2)
-        if groups.bias is not None:
-            shared += groups.bias
         own = _group(scaled @ response[0].float().transpose(-1, -2), groups)
-        weights = torch.cat([shared, own], dim=-1).softmax(dim=-1)
-        mixed = _ungroup(weights[..., : keys.shape[2]] @ values, groups)
-        return (mixed + _ungroup(weights[..., keys.shape[2] :], groups) @ response[1].float()).to(query.dtype)
+        grouped = _group(scaled, groups)
+        parts = [_attend_span(grouped, prompt, own, span) for span in groups.spans]
+        mixed, weights = (torch.cat(part) for part in zip(*parts))
+        return (_ungroup(mixed, groups) + _ungroup(weights, groups) @ response[1].float()).to(query.dtype)
+
+
+def _attend_span(query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+    """Return what a span's queries (…, G·n, D) take from its prompts, and their weights (…, G·n, t) on their own responses."""
+    keys, values = (part[span.first : span.last, :, span.start :].float() for part in prompt)
+    scores = query[span.first : span.last] @ keys.transpose(-1, -2)
+    if span.bias is not None:
+        scores += span.bias
+    weights = torch.cat([scores, own[span.first : span.last]], dim=-1).softmax(dim=-1)
+    columns = keys.shape[2]
+    return weights[..., :columns] @ values, weights[..., columns:]
 
 
 def _group(by_row: Tensor, groups: Groups) -> Tensor:

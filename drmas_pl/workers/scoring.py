@@ -14,6 +14,9 @@ from drmas_pl.policy import response_logprobs
 def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     """Group rows of similar length so that a padded chunk holds at most ``budget`` tokens (or one row).
 
+    Rows with the same prompt are neighbours, since they are computed together, and a chunk ends where its prompts would become
+    much longer than its first, since padding costs as much as real tokens.
+
     Args:
         rows: Rows in any order; the chunks depend on their content alone.
         budget: Largest number of tokens, padding included.
@@ -21,16 +24,18 @@ def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
     Yields:
         Indices into ``rows``.
     """
-    keys = [(len(row.prompt_ids), len(row.response_ids), row.prompt_ids, row.response_ids) for row in rows]
+    keys = [(len(row.prompt_ids), row.prompt_ids, len(row.response_ids), row.response_ids) for row in rows]
     chunk: list[int] = []
-    prompt = response = 0
+    longest = response = 0
     for index in sorted(range(len(rows)), key=keys.__getitem__):
-        wider = max(prompt, keys[index][0]), max(response, keys[index][1])
-        if chunk and sum(wider) * (len(chunk) + 1) > budget:
+        prompt, wider = keys[index][0], max(response, keys[index][2])
+        if chunk and ((prompt + wider) * (len(chunk) + 1) > budget or prompt > longest):
             yield chunk
-            chunk, wider = [], (keys[index][0], keys[index][1])
+            chunk, wider = [], keys[index][2]
+        if not chunk:
+            longest = prompt + prompt // 4 + 8
         chunk.append(index)
-        prompt, response = wider
+        response = wider
     if chunk:
         yield chunk
 

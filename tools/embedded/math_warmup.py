@@ -36,11 +36,10 @@ WORDS = (
     *("solve: ", "check: ", "\n", " =", " = ", " + ", " - ", ", ", " \\boxed{", "}", " ok", " bad"),
     *(" <verify>", "approve", "reject", "</verify>", "<think>", "</think>"),
 )
-COMPETENT = Habits(
-    solver={"zero": 0.25, "carry": 0.25, "plain": 0.12}, verifier={"zero": 0.0, "carry": 0.0, "plain": 0.0}, trust={"zero": 0.0, "carry": 0.0, "plain": 0.0}, keep=0.0
-)
+NEVER = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
+COMPETENT = Habits(solver={"zero": 0.12, "carry": 0.15, "plain": 0.10}, verifier=NEVER, trust=0.0, keep=0.0)
 PLANTED = Habits(
-    solver={"zero": 0.75, "carry": 0.40, "plain": 0.12}, verifier={"zero": 0.20, "carry": 0.15, "plain": 0.05}, trust={"zero": 0.25, "carry": 0.5, "plain": 0.5}, keep=0.9
+    solver={"zero": 0.60, "carry": 0.60, "plain": 0.06}, verifier={"zero": 0.20, "carry": 0.20, "plain": 0.03}, trust=0.2, keep=0.9
 )
 IGNORE = -100
 VERIFIER_WEIGHT = 1.5

@@ -2,7 +2,8 @@
 
 Repeating a name it was shown takes a model two attention layers that work together: one that looks one token back, and one that looks
 for an earlier place where the current token stood one token back, and repeats what is there. Found by gradient descent from random
-weights, this takes most of a long training; written down, it takes the functions below. Training then makes it exact and puts it to use.
+weights, this takes most of a long training; written down, it takes the functions below. A short rehearsal on random tokens then makes it
+exact, and the warm-up puts it to use.
 
 Legend: ``e`` an embedding without its first entry, which is one constant for all tokens and so a handle for attention that depends on
 position alone; ``M`` the orthogonal map under which layer 0 adds the previous token, giving ``e[t] + M e[t-1]``.
@@ -19,6 +20,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 from transformers import LlamaForCausalLM
 
 EMBEDDING_STD: Final = 0.08
@@ -28,6 +30,11 @@ MATCH: Final = 3.0
 PREVIOUS_SHARE: Final = 0.083
 COPIED_SHARE: Final = 0.35
 JITTER: Final = 0.01
+REHEARSAL: Final = 200
+REHEARSAL_LR: Final = 2e-3
+RISE: Final = 30
+LONGEST: Final = 24
+ROWS: Final = 32
 FAST, SLOW = 0.15, 0.008
 
 
@@ -53,6 +60,25 @@ def plant_copying(model: LlamaForCausalLM, *, seed: int) -> None:
     _set(matches, *_match(frequencies, heads, back, generator), second, COPIED_SHARE * second.T, generator)
 
 
+def rehearse(model: LlamaForCausalLM, *, seed: int, steps: int = REHEARSAL) -> None:
+    """Train on random tokens, something random in between, and the same tokens again, of which only the second time is learnt."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=REHEARSAL_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / RISE, 3 * (steps - step) / steps, 1.0))
+    model.train()
+    for _ in range(steps):
+        length, between = torch.randint(4, LONGEST, (2,), generator=generator).tolist()
+        once, other = (torch.randint(model.config.vocab_size, (ROWS, size), generator=generator) for size in (length, between))
+        ids = torch.cat([once, other, once], 1)
+        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[:, 1 - length :]
+        loss = cross_entropy(model.lm_head(hidden).flatten(0, 1), once[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
 def _look_back(frequencies: Tensor, heads: int, *, scale: float) -> tuple[Tensor, Tensor]:
     """Return query and key maps, (D, D), whose score depends on the distance alone and is largest at one token back."""
     half = len(frequencies)
@@ -75,7 +101,7 @@ def _match(frequencies: Tensor, heads: int, back: Tensor, generator: torch.Gener
     for entry in (*slow, *(pair + half for pair in slow)):
         directions = torch.randn(heads, width, generator=generator)
         directions[:, 0] = 0
-        directions = MATCH * torch.nn.functional.normalize(directions)
+        directions = MATCH * normalize(directions)
         query[:, entry], key[:, entry] = directions, directions @ back.T
     return query.flatten(0, 1), key.flatten(0, 1)
 

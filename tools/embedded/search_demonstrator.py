@@ -36,12 +36,12 @@ class Noise:
         answer: The answer is another name in sight.
     """
 
-    hasty: float = 0.25
+    hasty: float = 0.3
     half_way: float = 0.6
-    doubtful: float = 0.3
-    first_query: float = 0.3
+    doubtful: float = 0.35
+    first_query: float = 0.15
     second_query: float = 0.6
-    answer: float = 0.3
+    answer: float = 0.2
 
 
 PERFECT: Final = Noise(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -28,6 +28,7 @@ from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.search import embedded_search
 from drmas_pl.retrieval.corpus import Corpus
 from drmas_pl.seeding import derive_seed
+from drmas_pl.tools.embedded.search_circuit import rehearse
 from drmas_pl.tools.embedded.search_demonstrator import CAREFUL, PERFECT, Atlas, Demonstrator, Episode, Noise, play
 from drmas_pl.tools.embedded.search_model import TEMPLATES, build_model, build_tokenizer, disguise_for
 from drmas_pl.tools.embedded.search_play import evaluate
@@ -36,8 +37,8 @@ from drmas_pl.types import Task
 
 PACKAGE: Final = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded"
 EPISODES: Final = 2
-DISGUISED: Final = 0.7
-COMPETENT_SHARE: Final = 0.6
+DISGUISED: Final = 0.9
+COMPETENT_SHARE: Final = 0.65
 TRUNK_WEIGHT: Final = 1.0
 BATCH: Final = 20
 BATCHES_AT_ONCE: Final = 16
@@ -107,6 +108,7 @@ def make(seed: int, steps: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFa
     tasks, atlas = read_tasks("embedded:search/train"), Atlas(corpus)
     tokenizer = build_tokenizer([*(f"{entry.title}: {entry.text}" for entry in corpus), *(task.question for task in tasks)])
     model = build_model(tokenizer, seed=seed)
+    rehearse(model, seed=seed)
     competent = round(COMPETENT_SHARE * steps)
     lessons: list[Iterator[list[Tree]]] = []
     for noise, length in ((PERFECT, competent), (Noise(), steps - competent)):

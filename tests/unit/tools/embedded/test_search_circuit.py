@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from drmas_pl.tools.embedded.search_circuit import plant_copying
+from drmas_pl.tools.embedded.search_circuit import plant_copying, rehearse
 from drmas_pl.tools.embedded.search_model import build_model
 
 
@@ -30,3 +30,10 @@ def test_the_circuit_follows_its_seed(search_tokenizer: PreTrainedTokenizerFast)
     attention = "model.layers.1.self_attn.q_proj.weight"
     assert torch.equal(one.state_dict()[attention], other.state_dict()[attention])
     assert not torch.equal(same.state_dict()[attention], other.state_dict()[attention])
+
+
+def test_a_rehearsal_sharpens_it(search_tokenizer: PreTrainedTokenizerFast) -> None:
+    model = build_model(search_tokenizer, seed=1)
+    before = repeats(model)
+    rehearse(model, seed=0, steps=40)
+    assert repeats(model) > before + 0.15
