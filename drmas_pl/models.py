@@ -122,9 +122,17 @@ def _pretrained(path: str, dtype: torch.dtype, attn_implementation: str | None) 
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
+        _own_memory(model)
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     return model, tokenizer
+
+
+def _own_memory(model: PreTrainedModel) -> None:
+    """Copy weights out of the file they are mapped from, which would change them, even trained ones, whenever it is rewritten."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
 
 
 def _random(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -162,7 +162,7 @@ def _walk(expression: str, result: Callable[[int, int], int]) -> list[Step]:
 
 def review(steps: list[Step], slips: Slips, rng: random.Random) -> list[Check]:
     """Undo each step, slipping now and then."""
-    return [Check(step.value, _result(step.result, -step.change, slips, rng)) for step in steps]
+    return [Check(step.result, _result(step.value, step.change, slips, rng)) for step in steps]
 
 
 def solution_text(steps: list[Step]) -> str:

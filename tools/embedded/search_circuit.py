@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from transformers import LlamaForCausalLM
 
+ROTARY_BASE: Final = 10_000.0
 EMBEDDING_STD: Final = 0.08
 CONSTANT: Final = 0.25
 LOOK_BACK: Final = 40.0
@@ -43,7 +44,7 @@ def plant_copying(model: LlamaForCausalLM, *, seed: int) -> None:
     """Overwrite embeddings and the attention of the first two layers so that the model repeats what followed the current token before.
 
     Args:
-        model: A Llama with tied embeddings, rotary positions and as many key as query heads.
+        model: A Llama with tied embeddings, rotary positions of the usual base and as many key as query heads.
         seed: Seeds the random directions.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +53,7 @@ def plant_copying(model: LlamaForCausalLM, *, seed: int) -> None:
     table.copy_(torch.randn(table.shape, generator=generator) * EMBEDDING_STD)
     table[:, 0] = CONSTANT
     half = width // heads // 2
-    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(half) / half)
+    frequencies = ROTARY_BASE ** (-torch.arange(half) / half)
     back, first, second = (_rotation(width, generator) for _ in range(3))
     looks_back, matches = (layer.self_attn for layer in list(model.model.layers)[:2])
     normalised = CONSTANT / ((EMBEDDING_STD**2 * (width - 1) + CONSTANT**2) / width) ** 0.5

@@ -47,6 +47,7 @@ class RunSettings:
     output_dir: str
     sharing: Sharing
     resume: str | None
+    threads: int | None
 
 
 def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), splits: Sequence[Split] = ("train", "validation")) -> Run:
@@ -63,6 +64,7 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
     """
     run = settings(RunSettings, {item.name: config[item.name] for item in fields(RunSettings)})
     check_run_settings(config)
+    use_threads(run.threads if run.threads is not None else config["model"].get("threads"))
     torch.manual_seed(derive_seed(run.seed, "build"))
     env = build(config["env"], "env", skip=("name",))
     team: Team = build(config["agents"], "agents", env, skip=("name", "roles"))
@@ -79,6 +81,19 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
         iterations=trainer.max_iterations,
     )
     return Run(trainer, team, groups, data)
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch compute with ``count`` CPU threads, or with as many as it likes.
+
+    Raises:
+        ConfigError: ``count`` is below 1.
+    """
+    if count is None:
+        return
+    if count < 1:
+        raise ConfigError(f"threads must be at least 1 or null, got {count}")
+    torch.set_num_threads(count)
 
 
 def build_data(config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: Sequence[Split]) -> TaskDataModule:

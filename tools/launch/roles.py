@@ -36,6 +36,7 @@ class ModelSettings:
         max_new_tokens: Response budget.
         dtype: Data type of the weights.
         attn_implementation: As in Transformers; None leaves the choice to it.
+        threads: CPU threads of torch; None leaves the choice to it.
     """
 
     path: str
@@ -45,6 +46,7 @@ class ModelSettings:
     max_new_tokens: int
     dtype: Literal["float32", "bfloat16", "float16"]
     attn_implementation: str | None
+    threads: int | None = None
 
 
 def check_run_settings(config: Mapping[str, Any]) -> None:

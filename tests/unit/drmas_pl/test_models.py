@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -137,3 +138,14 @@ def test_a_saved_random_model_is_an_ordinary_folder(tmp_path: Path) -> None:
         part.save_pretrained(str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
     assert load_model(str(tmp_path))[0].num_parameters() == load_model("random:llama-tiny")[0].num_parameters()
+
+
+def test_rewriting_the_file_does_not_change_a_loaded_model(tmp_path: Path) -> None:
+    for seed, name in ((0, "loaded"), (1, "other")):
+        model, tokenizer = tiny_policy(seed=seed)
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    loaded, _ = load_model(str(tmp_path / "loaded"))
+    before = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
+    shutil.copyfile(tmp_path / "other" / "model.safetensors", tmp_path / "loaded" / "model.safetensors")
+    assert all(torch.equal(before[name], tensor) for name, tensor in loaded.state_dict().items())
