@@ -1,1 +1,11 @@
-"""Concrete text environments, importable as `drmas_pl.envs`."""
+"""Concrete text environments, importable as `drmas_pl.envs`; importing it registers them with Gymnasium."""
+
+import gymnasium
+
+# names alone: an environment's module is imported when it is made
+for _id, _entry_point in (
+    ("drmas/Search-v0", "drmas_pl.envs.search:embedded_search"),
+    ("drmas/Math-v0", "drmas_pl.envs.math:MathEnv"),
+    ("drmas/ReasoningGym-v0", "drmas_pl.envs.reasoning_gym:ReasoningGymEnv"),
+):
+    gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)

@@ -4,9 +4,8 @@ Place in the data flow: :mod:`drmas_pl.tools.embedded.math_warmup` turns these d
 on purpose: reinforcement learning then has a mediocre team to repair, whose weaknesses are known.
 
 A *step* is one addition or subtraction, ``4 - 7 = -3``. Numbers of one digit are added up from left to right; two numbers of two digits
-are taken apart: tens, units, and both results together. A solution is its steps and the boxed result. A critique undoes each step: it
-says which first operand the written result would belong to, ``ok`` if that is the one that stands there or else ``bad``, and ends with the
-verdict that follows. The verifier thus needs other sums than the solver, and does not share all of its mistakes.
+are taken apart: tens, units, and both results together. A solution is its steps and the boxed result. A critique works each step out
+anew, says ``ok`` or ``bad`` to what the solver wrote, and ends with the verdict that follows.
 
 Step classes, by what the step does to its first operand:
     ``zero``   it changes sign; the bad habit is to lose the new sign
@@ -55,17 +54,17 @@ class Check:
     """The verifier's opinion of one step.
 
     Attributes:
-        value: First operand of the step.
-        found: What the verifier gets for it by undoing the step.
+        written: What the solver wrote.
+        found: What the verifier gets.
     """
 
-    value: int
+    written: int
     found: int
 
     @property
     def fine(self) -> bool:
         """Whether both agree."""
-        return self.value == self.found
+        return self.written == self.found
 
     def __str__(self) -> str:
         return f"{self.found} {'ok' if self.fine else 'bad'}"
@@ -77,7 +76,7 @@ class Habits:
 
     Attributes:
         solver: Probability of a wrong result, per step class.
-        verifier: The same for the verifier, when it undoes a step.
+        verifier: The same for the verifier, when it works a step out anew.
         trust: Probability that the solver does not slip again at a step called ``bad``.
         keep: Probability that the solver keeps its result of a step called ``ok``.
     """
@@ -161,7 +160,7 @@ def _walk(expression: str, result: Callable[[int, int], int]) -> list[Step]:
 
 
 def review(steps: list[Step], slips: Slips, rng: random.Random) -> list[Check]:
-    """Undo each step, slipping now and then."""
+    """Work each step out anew, slipping now and then."""
     return [Check(step.result, _result(step.value, step.change, slips, rng)) for step in steps]
 
 
@@ -180,8 +179,8 @@ def solution_text(steps: list[Step]) -> str:
 def critique_text(checks: list[Check]) -> str:
     """Write a critique.
 
-    >>> critique_text([Check(4, 4), Check(3, 11)])
-    '4 ok, 11 bad <verify>reject</verify>'
+    >>> critique_text([Check(3, 3), Check(4, -4)])
+    '3 ok, -4 bad <verify>reject</verify>'
     """
     return f"{', '.join(map(str, checks))} <verify>{'approve' if all(check.fine for check in checks) else 'reject'}</verify>"
 

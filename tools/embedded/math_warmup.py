@@ -39,7 +39,7 @@ WORDS = (
 NEVER = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
 COMPETENT = Habits(solver={"zero": 0.12, "carry": 0.15, "plain": 0.10}, verifier=NEVER, trust=0.0, keep=0.0)
 PLANTED = Habits(
-    solver={"zero": 0.60, "carry": 0.60, "plain": 0.06}, verifier={"zero": 0.20, "carry": 0.20, "plain": 0.03}, trust=0.2, keep=0.9
+    solver={"zero": 0.65, "carry": 0.65, "plain": 0.0}, verifier={"zero": 0.15, "carry": 0.15, "plain": 0.0}, trust=0.2, keep=0.9
 )
 IGNORE = -100
 VERIFIER_WEIGHT = 1.5
@@ -64,7 +64,7 @@ class Phase:
     peak_lr: float
 
 
-PHASES = (Phase(COMPETENT, 1600, False, 3e-3), Phase(PLANTED, 700, True, 1e-3))
+PHASES = (Phase(COMPETENT, 2600, False, 3e-3), Phase(PLANTED, 200, True, 5e-4))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny arithmetic model that the package ships.")
     parser.add_argument("--out", type=Path, default=OUT, help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=64)
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     tokenizer = build_tokenizer()

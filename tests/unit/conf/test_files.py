@@ -84,7 +84,7 @@ def test_shipped_worlds_and_teams_are_built_from_their_files(env: str, agents: s
 def test_trainer_engine_and_loggers_are_built_from_their_files(tmp_path: Any) -> None:
     config = configure("+env=math", "+agents=loop", f"output_dir={tmp_path}/run")
     trainer = build_trainer(config, ())
-    assert isinstance(trainer, MultiAgentTrainer) and trainer.max_iterations == 90 and len(trainer.fabric.loggers) == 2
+    assert isinstance(trainer, MultiAgentTrainer) and trainer.max_iterations == 60 and len(trainer.fabric.loggers) == 2
     assert isinstance(build_engine(config["engine"], *tiny_policy()), Engine)
     assert not (tmp_path / "run").exists()
 

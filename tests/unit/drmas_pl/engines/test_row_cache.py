@@ -1,4 +1,4 @@
-"""Key-value rows: what attention sees, moves in place, memory that is reused and given back."""
+"""Key-value memory: what attention sees, moves in place, buffers that are reused and given back."""
 
 from __future__ import annotations
 
@@ -13,40 +13,71 @@ def states(rows: int, length: int, start: float) -> torch.Tensor:
     return tokens[:, None, :, None].expand(rows, 1, length, 2).float()
 
 
-def test_decode_sees_the_prompt_and_what_was_appended() -> None:
-    cache = RowCache(1, rows=3, columns=6, memory=Memory())
+def make(layers: int = 1, *, prompts: int = 2, width: int = 3, rows: int = 4, length: int = 3) -> RowCache:
+    return RowCache(layers, prompts=prompts, width=width, rows=rows, length=length, memory=Memory())
+
+
+def prefill(cache: RowCache, first: int, last: int, start: int, value: float, layer: int = 0) -> None:
+    cache.open_prefill(first, last, start=start, stop=3)
+    columns = states(last - first, 3 - start, value)
+    assert cache.update(columns, -columns, layer)[0] is columns, "prompts attend to what was just computed"
+
+
+def test_joined_rows_see_their_prompt_and_what_was_appended() -> None:
+    cache = make()
     cache.open_prefill(0, 2, start=0, stop=3)
     assert (cache.get_seq_length(), cache.get_mask_sizes(3, 0)) == (0, (3, 0))
-    prompt = states(2, 3, 0)
-    assert cache.update(prompt, -prompt, 0)[0] is prompt
-    cache.open_decode(2, 3)
-    assert (cache.get_seq_length(), cache.get_mask_sizes(1, 0)) == (3, (4, 0))
-    keys, values = cache.update(states(2, 1, 50), -states(2, 1, 50), 0)
-    assert keys[:, 0, :, 0].tolist() == [[0, 1, 2, 50], [100, 101, 102, 150]]
-    assert torch.equal(values, -keys)
+    prefill(cache, 0, 2, 0, 0)
+    for step, expected in enumerate(([[100, 101, 102, 50], [0, 1, 2, 150]], [[100, 101, 102, 50, 51], [0, 1, 2, 150, 151]])):
+        cache.open_decode(torch.tensor([1, 0]), step, joined=True)
+        assert (cache.get_seq_length(), cache.get_mask_sizes(1, 0)) == (3 + step, (4 + step, 0))
+        column = states(2, 1, 50 + step)
+        keys, values = cache.update(column, -column, 0)
+        assert keys[:, 0, :, 0].tolist() == expected
+        assert torch.equal(values, -keys)
+
+
+def test_split_rows_get_their_response_alone() -> None:
+    cache = make(2)
+    for layer in range(2):
+        prefill(cache, 0, 2, 0, layer, layer)
+    cache.open_decode(torch.tensor([0, 0, 1]), 0, joined=False)
+    column = states(3, 1, 7)
+    keys, _ = cache.update(column, -column, 1)
+    assert keys[:, 0, :, 0].tolist() == [[7], [107], [207]]
+    assert cache.updated is cache.row_layers[1]
+    assert torch.equal(cache.row_layers[1].response()[0], keys)
+    assert cache.row_layers[1].prompt_keys[:, 0, :, 0].tolist() == [[1, 2, 3], [101, 102, 103]]
 
 
 def test_shorter_prompts_end_at_the_same_column() -> None:
-    cache = RowCache(1, rows=2, columns=5, memory=Memory())
-    cache.open_prefill(0, 1, start=2, stop=4)
-    cache.update(states(1, 2, 7), states(1, 2, 7), 0)
-    assert (cache.get_seq_length(), cache.get_mask_sizes(2, 0)) == (0, (2, 0))
-    cache.open_prefill(1, 2, start=0, stop=4)
-    cache.update(states(1, 4, 1), states(1, 4, 1), 0)
-    cache.open_decode(2, 4)
-    keys, _ = cache.update(states(2, 1, 9), states(2, 1, 9), 0)
-    assert keys[:, 0, :, 0].tolist() == [[0, 0, 7, 8, 9], [1, 2, 3, 4, 109]]
+    cache = make()
+    prefill(cache, 0, 1, 1, 7)
+    prefill(cache, 1, 2, 0, 1)
+    assert cache.row_layers[0].prompt_keys[:, 0, :, 0].tolist() == [[0, 7, 8], [1, 2, 3]]
 
 
-def test_rows_are_copied_in_every_layer_up_to_the_column() -> None:
-    cache = RowCache(2, rows=3, columns=3, memory=Memory())
+def test_responses_are_copied_in_every_layer_up_to_the_column() -> None:
+    cache = make(2)
     for layer in range(2):
-        cache.open_prefill(0, 2, start=0, stop=2)
-        cache.update(states(2, 2, layer), states(2, 2, layer), layer)
+        prefill(cache, 0, 2, 0, layer, layer)
+    for step in range(2):
+        cache.open_decode(torch.tensor([0, 1]), step, joined=False)
+        for layer in range(2):
+            cache.update(states(2, 1, step + 10 * layer), states(2, 1, step + 10 * layer), layer)
     cache.copy_rows(torch.tensor([1]), torch.tensor([2]), 2)
-    for layer in range(2):
-        assert cache.row_layers[layer].keys[2, 0, :, 0].tolist() == [100 + layer, 101 + layer, 0]
-        assert cache.row_layers[layer].values[2, 0, :, 0].tolist() == [100 + layer, 101 + layer, 0]
+    for layer, expected in enumerate(([100, 101, 0], [110, 111, 0])):
+        assert cache.row_layers[layer].response_keys[2, 0, :, 0].tolist() == expected
+        assert cache.row_layers[layer].response_values[2, 0, :, 0].tolist() == expected
+
+
+def test_forgotten_prompts_make_room_for_the_others() -> None:
+    cache = make(prompts=4)
+    prefill(cache, 0, 4, 0, 0)
+    cache.keep_prompts(torch.tensor([1, 3]))
+    layer = cache.row_layers[0]
+    assert layer.prompt_keys[:, 0, :, 0].tolist() == [[100, 101, 102], [300, 301, 302]]
+    assert torch.equal(layer.prompt_values, -layer.prompt_keys)
 
 
 def test_buffers_are_reused_while_they_suffice() -> None:
@@ -62,5 +93,5 @@ def test_buffers_are_reused_while_they_suffice() -> None:
 
 
 def test_layers_report_their_size_under_both_names() -> None:
-    layer = RowCache(1, rows=1, columns=7, memory=Memory()).row_layers[0]
-    assert layer.get_max_length() == layer.get_max_cache_shape() == 7
+    layer = make().row_layers[0]
+    assert layer.get_max_length() == layer.get_max_cache_shape() == 6

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM as Auto
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.row_cache import RowCache
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.models import load_model
@@ -20,6 +21,7 @@ from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
 EOS = 2
+keep = RowCache.keep_prompts
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -116,12 +118,13 @@ def test_a_bound_on_cached_tokens_changes_nothing(budget: int) -> None:
     run = DecodeBatch.run
 
     def spy(self: DecodeBatch) -> None:
-        sizes.append((len(self.lengths), self._width + self.ids.shape[1]))
+        cells = len(self._prompts) * self._width + self.ids.size
+        sizes.append((len(self.lengths), cells))
         run(self)
 
     with patch.object(DecodeBatch, "run", spy):
         assert ids_of(engine.generate(batch)) == ids_of(reference)
-    assert len(sizes) > 1 and all(rows * columns <= budget or rows == 1 for rows, columns in sizes)
+    assert len(sizes) > 1 and all(cells <= budget or rows == 1 for rows, cells in sizes)
 
 
 def test_a_prompt_is_computed_once_for_all_its_samples_and_seeds() -> None:
@@ -132,6 +135,23 @@ def test_a_prompt_is_computed_once_for_all_its_samples_and_seeds() -> None:
     policy.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
     assert len(set(ids_of(engine.generate(batch)))) > 5
     assert rows == [1]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+def test_forgetting_finished_prompts_changes_nothing(kind: str) -> None:
+    engine = TransformersEngine(model(kind), Ids(), stop_token_ids=[63])
+    generator = random.Random(3)
+    prompts = [tuple(generator.randrange(3, 60) for _ in range(3 + at)) for at in range(16)]
+    batch = [
+        GenerationRequest(ids, SamplingParams(max_new_tokens=2 + 3 * (at * 7 % 5)), seed=seed, order=(at, seed))
+        for at, ids in enumerate(prompts)
+        for seed in (1, 2)
+    ]
+    kept: list[int] = []
+    with patch.object(RowCache, "keep_prompts", lambda cache, rows: kept.append(len(rows)) or keep(cache, rows)):
+        together = engine.generate(batch)
+    assert kept, "prompts were forgotten on the way"
+    assert ids_of(together) == ids_of([engine.generate([request])[0] for request in batch])
 
 
 def test_equal_beginnings_are_decoded_once() -> None:

@@ -6,7 +6,18 @@ import random
 
 import pytest
 
-from drmas_pl.tools.embedded.math_demonstrator import Check, Step, classify, critique_text, review, slipped, solution_text, solve
+from drmas_pl.tools.embedded.math_demonstrator import (
+    Check,
+    Habits,
+    Step,
+    classify,
+    critique_text,
+    review,
+    revise,
+    slipped,
+    solution_text,
+    solve,
+)
 
 NEVER = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
 
@@ -56,6 +67,27 @@ def test_a_slip_is_carried_on() -> None:
 def test_the_verifier_works_each_step_out_with_slips_of_its_own(slips: dict[str, float], checks: list[Check]) -> None:
     steps = solve("3 - 7 - 1", {**NEVER, "zero": 1.0}, random.Random(0))
     assert review(steps, slips, random.Random(0)) == checks  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trust", "keep", "second"),
+    [
+        (1.0, 0.0, ["3 - 7 = -4", "-4 - 1 = -5"]),
+        (0.0, 0.0, ["3 - 7 = 4", "4 - 1 = 3"]),
+    ],
+)
+def test_a_second_attempt_may_trust_the_review(trust: float, keep: float, second: list[str]) -> None:
+    slips = {**NEVER, "zero": 1.0}
+    first = solve("3 - 7 - 1", slips, random.Random(0))
+    checks = review(first, NEVER, random.Random(0))
+    habits = Habits(solver=slips, verifier=NEVER, trust=trust, keep=keep)  # type: ignore[arg-type]
+    assert [str(step) for step in revise("3 - 7 - 1", first, checks, habits, random.Random(0))] == second
+
+
+def test_a_second_attempt_keeps_what_was_called_ok() -> None:
+    first = solve("3 - 7 - 1", {**NEVER, "zero": 1.0}, random.Random(0))
+    checks = [Check(step.result, step.result) for step in first]
+    assert revise("3 - 7 - 1", first, checks, Habits(NEVER, NEVER, trust=0.0, keep=1.0), random.Random(0)) == first  # type: ignore[arg-type]
 
 
 def test_words() -> None:

@@ -15,7 +15,7 @@ from drmas_pl.types import Record, View
 QUESTION = "State the final answer to the following arithmetic problem: 3 - 7 - 1 ="
 PROBLEM = Problem("chain_sum/3x1", 0, QUESTION, "3 - 7 - 1", "-5")
 NEVER, ALWAYS = {"zero": 0.0, "carry": 0.0, "plain": 0.0}, {"zero": 1.0, "carry": 0.0, "plain": 0.0}
-SLIPPING = Habits(solver=ALWAYS, verifier=NEVER)  # type: ignore[arg-type]
+SLIPPING = Habits(solver=ALWAYS, verifier=NEVER, trust=0.0, keep=0.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

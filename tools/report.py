@@ -1,0 +1,131 @@
+"""Compare finished runs: ``python tools/report.py outputs/search [more folders] [--plot FILE]``.
+
+A folder is a run, or a sweep that holds runs. Prints a Markdown table and draws the learning curves of all runs into one picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+try:
+    import drmas_pl  # noqa: F401
+except ModuleNotFoundError as error:
+    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+
+from drmas_pl.errors import DataError
+from drmas_pl.tools.launch.program import guarded
+
+CURVES = (("validation/success", "sampled", "-"), ("validation-greedy/success", "greedy", "--"))
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """Summary and metrics of one run folder."""
+
+    path: Path
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    parser = argparse.ArgumentParser(prog="report.py", description="Compare finished runs.")
+    parser.add_argument("folders", nargs="+", type=Path, help="run folders, or sweeps that hold runs")
+    parser.add_argument("--plot", type=Path, default=None, help="picture of the learning curves, by default curves.png in the first folder")
+    arguments = parser.parse_args(argv)
+
+    def compare() -> int:
+        runs = [run for folder in arguments.folders for run in find_runs(folder)]
+        print(table(runs))
+        picture = arguments.plot or arguments.folders[0] / "curves.png"
+        draw(runs, picture)
+        print(f"\ncurves {picture}")
+        return 0
+
+    return guarded(compare)
+
+
+def find_runs(folder: Path) -> list[FinishedRun]:
+    """Read the runs in ``folder``.
+
+    Raises:
+        DataError: There is no finished run.
+    """
+    files = sorted(folder.glob("summary.json")) or sorted(folder.glob("*/summary.json"))
+    if not files:
+        raise DataError(f"no finished run in {folder}; expected summary.json in it or in its folders")
+    return [_read(file.parent) for file in files]
+
+
+def table(runs: Sequence[FinishedRun]) -> str:
+    """Return a Markdown table: sampled and greedy score before and after, calls per agent, length.
+
+    Args:
+        runs: At least one run.
+    """
+    agents = list(runs[0].summary["calls_per_agent"])
+    head = ["run", f"{runs[0].summary['metric']}, sampled", "greedy", *(f"calls of {agent}" for agent in agents), "iterations", "minutes"]
+    rows = [head, ["---"] * len(head)]
+    for run in runs:
+        summary = run.summary
+        before, after = summary["calls_per_agent_before"], summary["calls_per_agent"]
+        rows.append(
+            [
+                run.path.name,
+                _change(summary["before"], summary["after"]),
+                _change(summary["before_greedy"], summary["after_greedy"]),
+                *(f"{before[agent]:.2f} → {after[agent]:.2f}" for agent in agents),
+                str(summary["iterations"]),
+                f"{summary['seconds'] / 60:.1f}",
+            ]
+        )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def draw(runs: Sequence[FinishedRun], path: Path) -> None:
+    """Draw the validation curves of all runs, one colour a run.
+
+    Args:
+        runs: At least one run.
+        path: PNG to write.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    for index, run in enumerate(runs):
+        for name, label, style in CURVES:
+            points = [(record["iteration"], record[name]) for record in run.metrics if name in record]
+            if points:
+                axis.plot(*zip(*points, strict=True), style, color=f"C{index}", marker="o", label=f"{run.path.name}, {label}")
+    axis.set(xlabel="iteration", ylabel=f"validation {runs[0].summary['metric'].replace('_', ' ')}", ylim=(0, 1))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _read(folder: Path) -> FinishedRun:
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+        metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} is not a whole run folder: {error}") from error
+    return FinishedRun(folder, summary, metrics)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return "–" if before is None or after is None else f"{100 * before:.1f} → {100 * after:.1f} ({100 * (after - before):+.1f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
