@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
 import json
 import subprocess
@@ -66,6 +67,15 @@ def test_core_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytes
     check = doctor.check_requirement(Requirement("damaged-package"))
     assert (check.status, check.found) == ("broken", "cannot be imported: OSError: libfoo.so: cannot open")
     assert "--force-reinstall damaged-package" in check.remedy
+
+
+def test_every_requirement_of_the_core_is_imported_by_its_right_name() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    lines = config["options"]["install_requires"].split("\n")
+    requirements = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    assert len(requirements) > 15
+    assert [check for check in map(doctor.check_import, requirements) if check is not None] == []
 
 
 def test_extra(installed: dict[str, str]) -> None:
