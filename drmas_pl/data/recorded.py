@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -69,8 +69,6 @@ def write_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Traj
         path: JSON Lines file.
         trajectories: What to record.
 
-    Raises:
-        DataError: The metadata of a task cannot be written as JSON.
     """
     write_json_lines(path, (encode(trajectory) for trajectory in trajectories))
 
@@ -96,20 +94,26 @@ def read_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
     return found
 
 
+def json_like(value: Any) -> Any:
+    """Return ``value`` as near as JSON allows.
+
+    >>> json_like({1: (2, {3})})
+    {'1': [2, '{3}']}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_like(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_like(item) for item in value]
+    return value if value is None or isinstance(value, (str, int, float)) else repr(value)
+
+
 def encode(trajectory: Trajectory) -> dict[str, Any]:
     """Turn a trajectory into a JSON-like record.
 
-    Raises:
-        DataError: The task's metadata would not come back as it is.
+    Everything comes back as it was but metadata that JSON does not know: tuples come back as lists, other objects as their ``repr``.
     """
     task = trajectory.task
-    metadata = dict(task.metadata)
-    try:
-        same = json.loads(json.dumps(metadata)) == metadata
-    except TypeError:
-        same = False
-    if not same:
-        raise DataError(f"task {task.id!r}: metadata must be JSON-like, got {metadata!r}; use texts, numbers, lists and objects")
+    metadata = json_like(dict(task.metadata))
     return {
         "format": FORMAT,
         "question": task.question,

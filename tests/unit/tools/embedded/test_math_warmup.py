@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER
 from drmas_pl.tools.embedded.math_data import Problem
 from drmas_pl.tools.embedded.math_demonstrator import Habits
-from drmas_pl.tools.embedded.math_warmup import COMPETENT, IGNORE, Phase, Writer, build_model, build_tokenizer
+from drmas_pl.tools.embedded.math_warmup import COMPETENT, IGNORE, Phase, Writer, build_model, build_tokenizer, save, train
 from drmas_pl.types import Record, View
 
 QUESTION = "State the final answer to the following arithmetic problem: 3 - 7 - 1 ="
@@ -63,3 +67,18 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
 
 def test_the_competent_verifier_never_errs() -> None:
     assert not any(COMPETENT.verifier.values())
+
+
+@pytest.mark.reasoning
+def test_training_moves_the_model_and_what_is_saved_loads_again(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer)
+    before = model.get_input_embeddings().weight.detach().clone()
+    train(model, tokenizer, Phase(COMPETENT, 2, False, 1e-3), size=2, seed=0)
+    assert not torch.equal(before, model.get_input_embeddings().weight)
+    save(model, tokenizer, tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again.encode(QUESTION) == tokenizer.encode(QUESTION) and again.eos_token_id == tokenizer.eos_token_id
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.get_input_embeddings().weight, model.get_input_embeddings().weight)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
