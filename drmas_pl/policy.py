@@ -18,6 +18,10 @@ from drmas_pl.batch import TokenBatch
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
 
 
+# who a laid-out token belongs to, beside row numbers from 0
+PADDING, PROMPT = -1, -2
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseLogprobs:
     """Log-probs (N, R) of the response tokens and, when asked for, entropies (N, R); float32, 0 where masked."""
@@ -101,16 +105,19 @@ def share_prompts(batch: TokenBatch) -> SharedPrompts | None:
     column = torch.where(batch.response_mask, width + starts[:, None] + steps, 0)
     size = width + total
     input_ids = torch.cat([distinct[:, :width], distinct.new_zeros(len(distinct), total)], dim=1)
-    position_ids = torch.cat([(real.long().cumsum(dim=1) - 1).clamp(min=0), real.long().sum(dim=1, keepdim=True).expand(-1, total)], dim=1).clone()
-    owner = input_ids.new_full(input_ids.shape, -1)
-    owner[:, :width] = torch.where(real, -2, -1)
+    lengths = real.long().cumsum(dim=1)
+    position_ids = torch.cat([(lengths - 1).clamp(min=0), lengths[:, -1:].expand(-1, total)], dim=1)
+    owner = input_ids.new_full(input_ids.shape, PADDING)
+    owner[:, :width] = torch.where(real, PROMPT, PADDING)
     at = (group[:, None].expand(-1, length)[batch.response_mask], column[batch.response_mask])
     input_ids[at] = batch.input_ids[:, width:][batch.response_mask]
     position_ids[at] += steps.expand(rows, -1)[batch.response_mask]
     owner[at] = torch.arange(rows, device=group.device)[:, None].expand(-1, length)[batch.response_mask]
     index = torch.arange(size, device=group.device)
-    sees = (owner[:, None, :] == -2) | (owner[:, None, :] == owner[:, :, None]) & (owner[:, None, :] >= 0)
-    mask = sees & (index <= index[:, None]) | (index == index[:, None])
+    past, itself = index <= index[:, None], index == index[:, None]
+    own = (owner[:, None, :] == owner[:, :, None]) & (owner[:, None, :] >= 0)
+    # padding attends to itself, to stay finite
+    mask = ((owner[:, None, :] == PROMPT) | own) & past | itself
     before = torch.where(steps > 0, starts[:, None] + steps, 0)
     return SharedPrompts(input_ids, position_ids, mask[:, None], group, before.clamp(max=total), width)
 

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.tools.embedded.math_data import LEVELS, Problem, split_problems, training_problems
-from drmas_pl.tools.embedded.math_demonstrator import Habits, Step, critique_text, review, revise, solve
+from drmas_pl.tools.embedded.math_demonstrator import Habits, Slips, Step, critique_text, review, revise, solve
 from drmas_pl.tools.embedded.math_report import report
 
 OUT = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded" / "models" / "tiny-math"
@@ -36,7 +36,7 @@ WORDS = (
     *("solve: ", "check: ", "\n", " =", " = ", " + ", " - ", ", ", " \\boxed{", "}", " ok", " bad"),
     *(" <verify>", "approve", "reject", "</verify>", "<think>", "</think>"),
 )
-NEVER = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
+NEVER: Slips = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
 COMPETENT = Habits(solver={"zero": 0.12, "carry": 0.15, "plain": 0.10}, verifier=NEVER, trust=0.0, keep=0.0)
 PLANTED = Habits(
     solver={"zero": 0.65, "carry": 0.65, "plain": 0.0}, verifier={"zero": 0.15, "carry": 0.15, "plain": 0.0}, trust=0.2, keep=0.9
