@@ -48,7 +48,8 @@ class Move:
 class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     """Turns a text environment into a game of several named agents.
 
-    Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`.
+    Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`; ``highlights`` names metrics, of
+    team or world, that deserve a line where a run sums itself up.
 
     Args:
         env: The world.
@@ -58,6 +59,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
 
     possible_agents: ClassVar[tuple[str, ...]] = ()
     grammars: ClassVar[Mapping[str, Grammar]] = {}
+    highlights: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
         super().__init__(env)  # type: ignore[arg-type]

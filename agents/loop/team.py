@@ -56,6 +56,7 @@ class LoopTeam(Team):
 
     possible_agents = (SOLVER, VERIFIER)
     grammars = {SOLVER: BoxedGrammar(), VERIFIER: CritiqueGrammar()}
+    highlights = ("first_attempt_correct", "verifier_approves_correct", "verifier_rejects_wrong")
 
     def __init__(
         self,

@@ -54,11 +54,12 @@ class RunState:
         """Iteration of the newest validation."""
         return self.evaluations[-1]["iteration"] if self.evaluations else None
 
-    def evaluated(self, result: Evaluation) -> None:
-        """Remember a validation and whether it is the best one."""
+    def evaluated(self, result: Evaluation, *, highlights: Sequence[str] = ()) -> None:
+        """Remember a validation, of its metrics the ``highlights`` alone, and whether it is the best one."""
         scores = result.scores()
-        del scores["metrics"]
-        self.evaluations.append({"iteration": self.iteration, **scores})
+        metrics = scores.pop("metrics")
+        kept = {name: metrics[f"validation/{name}"] for name in highlights if f"validation/{name}" in metrics}
+        self.evaluations.append({"iteration": self.iteration, **scores, "highlights": kept})
         if self.iteration and result.sampled > self.best:
             self.best, self.best_at = result.sampled, self.iteration
 
@@ -95,6 +96,8 @@ class RunState:
             "sources_after": last.get("sources", {}),
             "calls_per_agent": last.get("calls", {}),
             "calls_per_agent_before": first.get("calls", {}),
+            "highlights": last.get("highlights", {}),
+            "highlights_before": first.get("highlights", {}),
             "best": None if self.best_at is None else {"iteration": self.best_at, "score": self.best},
             "iterations": self.iteration,
             "seconds": round(self.seconds, 1),

@@ -281,7 +281,7 @@ class MultiAgentTrainer:
         started = time.perf_counter()
         self._call("on_validation_start")
         result = self._play("validation", tasks)
-        self.state.evaluated(result)
+        self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
         self._call("on_validation_end")
 

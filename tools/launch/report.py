@@ -36,6 +36,8 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
         before = summary["sources_before"].get(source, {})
         name = "greedy" if "greedy" in scores else "sampled"
         rows.append((f"  {source}, {name}", _percent(before.get(name)), _percent(scores[name])))
+    for name, share in summary["highlights"].items():
+        rows.append((name.replace("_", " "), _percent(summary["highlights_before"].get(name)), _percent(share)))
     for agent, calls in summary["calls_per_agent"].items():
         rows.append((f"calls of {agent}", f"{summary['calls_per_agent_before'][agent]:.2f}", f"{calls:.2f}"))
     width = max(len(row[0]) for row in rows)

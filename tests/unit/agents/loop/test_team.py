@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.loop import LoopTeam
+from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.types import Record, Task
@@ -174,3 +175,8 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
 def test_rewarding_verdicts_needs_a_judge() -> None:
     with pytest.raises(ValueError, match="needs a world with a judge method, got OneAnswer"):
         LoopTeam(OneAnswer(), verdict_reward=0.5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"on_invalid": "continue", "max_rounds": 3}, {"on_missing_verdict": "approve", "call_cost": 0.1}])
+def test_keeps_the_contract_of_a_team(settings: dict[str, Any]) -> None:
+    check_team(LoopTeam(JudgedAnswer((TASK,)), **settings))

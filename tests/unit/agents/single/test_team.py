@@ -9,6 +9,7 @@ import pytest
 from drmas_pl.agents.single import SearchActor, SingleTeam, SolutionActor, TextActor
 from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
 from drmas_pl.agents.single.team import GRAMMARS
+from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.types import Record, Task, View
 
@@ -112,3 +113,9 @@ def test_grammar_options_count() -> None:
 def test_actors_read_words_as_the_team_does() -> None:
     assert (SolutionActor.grammar, SearchActor.grammar, TextActor.grammar) == (GRAMMARS["solution"], GRAMMARS["search"], GRAMMARS["text"])
     assert SolutionActor.templates["compact"].text(View("1 + 2 =")) == "1 + 2 =\nsolve: "
+
+
+@pytest.mark.parametrize("protocol", ["solution", "search", "text"])
+@pytest.mark.parametrize("on_invalid", ["end", "continue"])
+def test_keeps_the_contract_of_a_team(protocol: Any, on_invalid: Any) -> None:
+    check_team(SingleTeam(Echo((TASK,)), protocol=protocol, on_invalid=on_invalid))

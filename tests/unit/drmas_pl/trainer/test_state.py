@@ -21,7 +21,7 @@ def run(*scores: float) -> RunState:
     state = RunState()
     for iteration, score in enumerate(scores):
         state.iteration = iteration
-        state.evaluated(evaluation(score, greedy=score / 2))
+        state.evaluated(evaluation(score, greedy=score / 2), highlights=("x", "unheard_of"))
     return state
 
 
@@ -62,6 +62,8 @@ def test_the_summary_compares_before_and_after() -> None:
         "sources_after": {"toy": {"sampled": 0.5}},
         "calls_per_agent": {"writer": 1.0},
         "calls_per_agent_before": {"writer": 1.0},
+        "highlights": {"x": 0.5},
+        "highlights_before": {"x": 0.5},
         "best": {"iteration": 1, "score": 0.75},
         "iterations": 2,
     }

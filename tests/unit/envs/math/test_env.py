@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
+from drmas_pl.checks import check_env
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.errors import EnvironmentFault
@@ -108,7 +108,7 @@ def test_a_clone_keeps_its_own_state(env: MathEnv) -> None:
 def test_ships_tasks_and_conforms() -> None:
     env = gymnasium.make("drmas/Math-v0")
     assert env.unwrapped.tasks == read_tasks("embedded:math/train")  # type: ignore[attr-defined]
-    check_env(env.unwrapped, skip_render_check=True)
+    check_env(env, actions=(r"\boxed{1}",))
 
 
 def test_the_splits_share_no_question_and_are_right() -> None:
