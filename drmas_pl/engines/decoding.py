@@ -18,6 +18,7 @@ from torch import Tensor
 
 from drmas_pl.engines.branching import Ints, branch
 from drmas_pl.engines.forward import Forward
+from drmas_pl.engines.prefixes import columns_of, shared_prefixes
 from drmas_pl.engines.row_cache import Memory, RowCache
 from drmas_pl.engines.sampling import draw, uniform
 from drmas_pl.engines.shared_prompt import Groups, Span, group_rows
@@ -44,6 +45,7 @@ class DecodeBatch:
         stop_reached: Recognises stop texts.
         device: Where the model is.
         memory: Holds keys and values; may be shared with later batches.
+        previous: A batch of the same weights and memory whose prompts these may continue.
     """
 
     def __init__(
@@ -56,17 +58,18 @@ class DecodeBatch:
         stop_reached: Callable[[Sequence[int], Sequence[str]], bool],
         device: torch.device,
         memory: Memory,
+        previous: DecodeBatch | None = None,
     ) -> None:
         self._forward, self._device, self._stop_reached = forward, device, stop_reached
-        self._prompts = sorted(dict.fromkeys(request.prompt_ids for request in requests), key=len)
-        self._width = len(self._prompts[-1])
-        index = {prompt: row for row, prompt in enumerate(self._prompts)}
+        self.prompts = sorted(dict.fromkeys(request.prompt_ids for request in requests), key=len)
+        self._width = len(self.prompts[-1])
+        index = {prompt: row for row, prompt in enumerate(self.prompts)}
         # per live sample, in the order of the requests
         self._live = np.arange(len(requests))
         self._row: Ints = np.array([index[request.prompt_ids] for request in requests])
         # per row its prompt, and per prompt its length
-        self._prompt: Ints = np.arange(len(self._prompts))
-        self._prompt_length: Ints = np.array([len(prompt) for prompt in self._prompts])
+        self._prompt: Ints = np.arange(len(self.prompts))
+        self._prompt_length: Ints = np.array([len(prompt) for prompt in self.prompts])
         self._spans = self._make_spans()
         self._room = np.array(rooms)
         self._seeds = torch.tensor([request.seed for request in requests], device=device)
@@ -75,9 +78,10 @@ class DecodeBatch:
         settings = [(request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) for request in requests]
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
-        self._cache = RowCache(
-            forward.layers, prompts=len(self._prompts), width=self._width, rows=len(requests), length=max(rooms), memory=memory
-        )
+        self._previous = previous
+        self._bank = 0 if previous is None else 1 - previous._bank
+        sizes = {"prompts": len(self.prompts), "width": self._width, "rows": len(requests), "length": max(rooms)}
+        self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self._bank)
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)
         self.logprobs = np.zeros((len(requests), max(rooms)), dtype=np.float32)
         self.lengths = np.zeros(len(requests), dtype=np.int64)
@@ -86,6 +90,8 @@ class DecodeBatch:
     def run(self) -> None:
         """Sample until every response has ended; results are in ``ids``, ``logprobs``, ``lengths`` and ``finish``."""
         logits = self._prefill()
+        # a chain of batches would never be freed
+        self._previous = None
         for step in range(self.ids.shape[1]):
             tokens = self._sample(logits, step)
             going = ~self._ended(tokens, step)
@@ -95,17 +101,39 @@ class DecodeBatch:
             logits = self._advance(self._row[going], tokens[going], step)
 
     def _prefill(self) -> Tensor:
-        """Return (R, V) logits after every distinct prompt."""
+        """Return (P, V) logits after every distinct prompt."""
+        missing = self._prompt_length - self._adopt()
+        order = np.argsort(missing, kind="stable")
         parts = []
-        for first, last in length_buckets([len(prompt) for prompt in self._prompts], _PASS_OVERHEAD):
-            prompts = self._prompts[first:last]
-            width = len(prompts[-1])
-            ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt in prompts], device=self._device)
-            padding = torch.tensor([width - len(prompt) for prompt in prompts], device=self._device)
-            self._cache.open_prefill(first, last, start=self._width - width, stop=self._width)
-            ragged = len(prompts[0]) < width
-            parts.append(self._forward.prefill(ids, padding if ragged else None, cache=self._cache))
-        return torch.cat(parts)
+        for first, last in length_buckets(missing[order].tolist(), _PASS_OVERHEAD):
+            rows = order[first:last]
+            lengths, queries = self._prompt_length[rows], int(missing[rows[-1]])
+            columns = int(max(lengths.max(), queries))
+            tails = [self.prompts[row][-queries:] for row in rows.tolist()]
+            ids = np.array([(0,) * (queries - len(tail)) + tail for tail in tails])
+            padding = self._tensor(columns - lengths) if lengths.min() < columns else None
+            neighbours = bool((np.diff(rows) == 1).all())
+            self.cache.open_prefill(
+                slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else self._tensor(rows), columns=columns, queries=queries
+            )
+            parts.append(self._forward.prefill(self._tensor(ids), padding, columns=columns, cache=self.cache))
+        return torch.cat(parts)[self._tensor(np.argsort(order))]
+
+    def _adopt(self) -> Ints:
+        """Take over what the previous batch knows of these prompts; return how many tokens of each, (P,)."""
+        if self._previous is None:
+            return np.zeros_like(self._prompt_length)
+        earlier = self._previous
+        prefixes = shared_prefixes(self.prompts, earlier.prompts)
+        rows, positions = columns_of(prefixes)
+        source = prefixes.source[rows]
+        starts = earlier.cache.width - np.array([len(prompt) for prompt in earlier.prompts])
+        self.cache.adopt(
+            earlier.cache,
+            (self._tensor(source), self._tensor(rows)),
+            (self._tensor(starts[source] + positions), self._tensor((self._width - self._prompt_length)[rows] + positions)),
+        )
+        return prefixes.length
 
     def _sample(self, logits: Tensor, step: int) -> Ints:
         """Draw and record one token per live sample."""
@@ -143,15 +171,15 @@ class DecodeBatch:
         """Append the live samples' tokens as response column ``step`` and return the logits after them."""
         plan = branch(row, tokens)
         if len(plan.source):
-            self._cache.copy_rows(self._tensor(plan.source), self._tensor(plan.target), step)
+            self.cache.copy_rows(self._tensor(plan.source), self._tensor(plan.target), step)
         self._row, self._prompt = plan.row, self._prompt[plan.parent]
         self._forget_prompts()
         splits = self._forward.splits_attention
-        self._cache.open_decode(self._tensor(self._prompt), step, joined=not splits)
+        self.cache.open_decode(self._tensor(self._prompt), step, joined=not splits)
         return self._forward.decode(
             self._tensor(plan.token),
             self._tensor(self._prompt_length[self._prompt] + step),
-            cache=self._cache,
+            cache=self.cache,
             groups=self._groups() if splits else None,
             mask=None if splits else self._joined_mask(step),
         )
@@ -160,7 +188,7 @@ class DecodeBatch:
         """Drop prompts whose samples have all ended, when there are enough of them."""
         kept = np.unique(self._prompt)
         if len(kept) <= (1 - _DEAD_SHARE) * len(self._prompt_length):
-            self._cache.keep_prompts(self._tensor(kept))
+            self.cache.keep_prompts(self._tensor(kept))
             self._prompt, self._prompt_length = np.searchsorted(kept, self._prompt), self._prompt_length[kept]
             self._spans = self._make_spans()
 

@@ -39,20 +39,24 @@ class Forward:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._extra = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
 
-    def prefill(self, ids: Tensor, padding: Tensor | None, *, cache: RowCache) -> Tensor:
+    def prefill(self, ids: Tensor, padding: Tensor | None, *, columns: int, cache: RowCache) -> Tensor:
         """Return (P, V) logits after prompts.
 
         Args:
-            ids: (P, L) ids, padded on the left.
-            padding: (P,) padding columns of each prompt; None when no prompt has any.
-            cache: Receives the prompts.
+            ids: (P, L) last ids of each prompt, padded on the left.
+            padding: (P,) how many of the last ``columns`` are padding; None when no prompt has any.
+            columns: Number of columns with those that the cache already holds, at least L.
+            cache: Receives the ids' columns.
         """
-        columns = torch.arange(ids.shape[1], device=ids.device)
+        known = columns - ids.shape[1]
+        column = torch.arange(columns, device=ids.device)
         if padding is None:
-            return self._run(ids, None, columns[None], cache)
-        mask = columns >= padding[:, None]
-        positions = (columns - padding[:, None]).clamp(min=0)
-        return self._run(ids, _causal(mask) if self.splits_attention else mask.long(), positions, cache)
+            padding = torch.zeros(1, dtype=torch.long, device=ids.device)
+            if known == 0:
+                return self._run(ids, None, column[None], cache)
+        mask = (column >= padding[:, None]).expand(len(ids), -1)
+        positions = (column[known:] - padding[:, None]).clamp(min=0)
+        return self._run(ids, _causal(mask, known) if self.splits_attention else mask.long(), positions, cache)
 
     def decode(self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups | None, mask: Tensor | None) -> Tensor:
         """Return (R, V) logits after one more token per row.
@@ -77,8 +81,8 @@ class Forward:
         return output.logits[:, -1]
 
 
-def _causal(real: Tensor) -> Tensor:
-    """Combine (P, L) real columns with causality to a (P, 1, L, L) mask; padding attends to itself, to stay finite."""
+def _causal(real: Tensor, known: int) -> Tensor:
+    """Combine (P, C) real columns with causality to a (P, 1, C − known, C) mask; padding attends to itself, to stay finite."""
     columns = torch.arange(real.shape[1], device=real.device)
-    past, itself = columns <= columns[:, None], columns == columns[:, None]
-    return (real[:, None, None, :] & past) | itself
+    queries = columns[known:, None]
+    return (real[:, None, None, :] & (columns <= queries)) | (columns == queries)

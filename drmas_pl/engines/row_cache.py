@@ -45,15 +45,17 @@ class Cursor:
     """What the running forward pass writes; shared by all layers.
 
     Attributes:
-        first, last: Prompts (while prefilling), or rows 0 to ``last`` (while decoding).
-        start, stop: Prompt columns while prefilling.
+        rows: Prompts while prefilling; the first rows while decoding.
+        columns: While prefilling, how many of the last prompt columns are attended to.
+        queries: While prefilling, how many of the last prompt columns are written.
         step: Response column while decoding; -1 while prefilling.
         prompt: (R,) prompt of each row while decoding.
         joined: Whether attention wants prompt and response in one tensor.
     """
 
     def __init__(self) -> None:
-        self.first = self.last = self.start = self.stop = 0
+        self.rows: Tensor | slice = slice(0)
+        self.columns = self.queries = 0
         self.step = -1
         self.prompt: Tensor | None = None
         self.joined = True
@@ -63,7 +65,8 @@ class RowLayer(CacheLayerMixin):
     """Keys and values of one layer.
 
     Args:
-        name: Name of this layer's buffers in ``memory``.
+        name: Name of this layer's response buffers in ``memory``.
+        prompt_name: Name of its prompt buffers.
         prompts: Number of prompts.
         width: Number of prompt columns.
         rows: Largest number of rows.
@@ -79,48 +82,59 @@ class RowLayer(CacheLayerMixin):
     response_keys: Tensor
     response_values: Tensor
 
-    def __init__(self, name: str, *, prompts: int, width: int, rows: int, length: int, cursor: Cursor, memory: Memory) -> None:
+    def __init__(
+        self, name: str, prompt_name: str, *, prompts: int, width: int, rows: int, length: int, cursor: Cursor, memory: Memory
+    ) -> None:
         super().__init__()
-        self.name, self.cursor, self.memory = name, cursor, memory
+        self.names, self.cursor, self.memory = {"prompt": prompt_name, "response": name}, cursor, memory
         self.sizes = {"prompt": (prompts, width), "response": (rows, length)}
+        self.all_prompts: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Fetch the buffers, now that the shape of the states is known."""
         for part, (count, columns) in self.sizes.items():
             for kind, states in (("keys", key_states), ("values", value_states)):
                 shape = (count, states.shape[1], columns, states.shape[3])
-                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.name}.{part}_{kind}", shape, states))
+                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, states))
+        self.all_prompts = self.prompt_keys, self.prompt_values
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write the new columns and return what the queries may attend to: all of it, or the response alone."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        return self._prefill(key_states, value_states) if self.cursor.step < 0 else self._decode(key_states, value_states)
+
+    def _prefill(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        at, width = self.cursor, self.sizes["prompt"][1]
+        self.prompt_keys[at.rows, :, width - at.queries :] = keys
+        self.prompt_values[at.rows, :, width - at.queries :] = values
+        if at.columns == at.queries:
+            return keys, values
+        return self.prompt_keys[at.rows, :, width - at.columns :], self.prompt_values[at.rows, :, width - at.columns :]
+
+    def _decode(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         at = self.cursor
-        if at.step < 0:
-            self.prompt_keys[at.first : at.last, :, at.start : at.stop] = key_states
-            self.prompt_values[at.first : at.last, :, at.start : at.stop] = value_states
-            return key_states, value_states
-        self.response_keys[: at.last, :, at.step] = key_states[:, :, 0]
-        self.response_values[: at.last, :, at.step] = value_states[:, :, 0]
+        self.response_keys[at.rows, :, at.step] = key_states[:, :, 0]
+        self.response_values[at.rows, :, at.step] = value_states[:, :, 0]
         keys, values = self.response()
-        if at.joined:
-            keys = torch.cat([self.prompt_keys[at.prompt], keys], dim=2)
-            values = torch.cat([self.prompt_values[at.prompt], values], dim=2)
-        return keys, values
+        if not at.joined:
+            return keys, values
+        return torch.cat([self.prompt_keys[at.prompt], keys], dim=2), torch.cat([self.prompt_values[at.prompt], values], dim=2)
 
     def response(self) -> tuple[Tensor, Tensor]:
         """Return (R, H, step + 1, D) keys and values of the responses."""
-        rows, columns = slice(self.cursor.last), slice(self.cursor.step + 1)
-        return self.response_keys[rows, :, columns], self.response_values[rows, :, columns]
+        rows, stop = self.cursor.rows, self.cursor.step + 1
+        return self.response_keys[rows, :, :stop], self.response_values[rows, :, :stop]
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         """Return how many columns are attended to, and the first one's position."""
-        return self.get_seq_length() + (self.cursor.stop - self.cursor.start if self.cursor.step < 0 else 1), 0
+        return self.get_seq_length() + (self.cursor.queries if self.cursor.step < 0 else 1), 0
 
     def get_seq_length(self) -> int:
         """Return how many columns precede the queries."""
-        return 0 if self.cursor.step < 0 else self.sizes["prompt"][1] + self.cursor.step
+        at = self.cursor
+        return at.columns - at.queries if at.step < 0 else self.sizes["prompt"][1] + at.step
 
     def get_max_length(self) -> int:
         """Return the number of columns."""
@@ -140,12 +154,13 @@ class RowCache(Cache):
         rows: Largest number of rows.
         length: Largest number of response columns.
         memory: Where the buffers come from.
+        bank: Which of two sets of prompt buffers to use; a cache that adopts from another one needs the other set.
     """
 
-    def __init__(self, layers: int, *, prompts: int, width: int, rows: int, length: int, memory: Memory) -> None:
-        self.cursor = Cursor()
+    def __init__(self, layers: int, *, prompts: int, width: int, rows: int, length: int, memory: Memory, bank: int = 0) -> None:
+        self.cursor, self.width = Cursor(), width
         sizes: dict[str, Any] = {"prompts": prompts, "width": width, "rows": rows, "length": length}
-        self.row_layers = [RowLayer(str(layer), **sizes, cursor=self.cursor, memory=memory) for layer in range(layers)]
+        self.row_layers = [RowLayer(str(layer), f"{layer}.{bank}", **sizes, cursor=self.cursor, memory=memory) for layer in range(layers)]
         super().__init__(layers=list(self.row_layers))
         self.updated: RowLayer | None = None
 
@@ -154,10 +169,23 @@ class RowCache(Cache):
         self.updated = self.row_layers[layer_idx]
         return self.updated.update(key_states, value_states)
 
-    def open_prefill(self, first: int, last: int, *, start: int, stop: int) -> None:
-        """Let the next forward pass fill columns ``start:stop`` of prompts ``first:last``; nothing precedes them."""
+    def adopt(self, other: RowCache, prompt: tuple[Tensor, Tensor], column: tuple[Tensor, Tensor]) -> None:
+        """Take over what another cache knows of the same tokens at the same positions.
+
+        Args:
+            other: A filled cache with other prompt buffers.
+            prompt: (N,) prompt of each token there and here.
+            column: (N,) its column there and here.
+        """
+        for layer, source in zip(self.row_layers, other.row_layers):
+            layer.lazy_initialization(*source.all_prompts)
+            for mine, theirs in zip(layer.all_prompts, source.all_prompts):
+                mine[prompt[1], :, column[1]] = theirs[prompt[0], :, column[0]]
+
+    def open_prefill(self, rows: Tensor | slice, *, columns: int, queries: int) -> None:
+        """Let the next forward pass fill the last ``queries`` columns of prompts ``rows``, seeing the last ``columns``."""
         at = self.cursor
-        at.first, at.last, at.start, at.stop, at.step = first, last, start, stop, -1
+        at.rows, at.columns, at.queries, at.step = rows, columns, queries, -1
 
     def open_decode(self, prompt: Tensor, step: int, *, joined: bool) -> None:
         """Let the next forward pass append response column ``step``.
@@ -168,7 +196,7 @@ class RowCache(Cache):
             joined: Whether attention wants prompt and response in one tensor.
         """
         at = self.cursor
-        at.last, at.step, at.prompt, at.joined = len(prompt), step, prompt, joined
+        at.rows, at.step, at.prompt, at.joined = slice(len(prompt)), step, prompt, joined
 
     def copy_rows(self, source: Tensor, target: Tensor, columns: int) -> None:
         """Copy the first ``columns`` response columns of rows ``source`` (M,) onto rows ``target`` (M,); they must differ."""
@@ -177,9 +205,6 @@ class RowCache(Cache):
                 memory[target, :, :columns] = memory[source, :, :columns]
 
     def keep_prompts(self, kept: Tensor) -> None:
-        """Move the prompts ``kept``, (P',) ascending, to the front and forget the others."""
+        """Decode with the prompts ``kept``, (P',), alone; the others stay known to caches that adopt."""
         for layer in self.row_layers:
-            for kind in ("prompt_keys", "prompt_values"):
-                memory = getattr(layer, kind)
-                memory[: len(kept)] = memory[kept]
-                setattr(layer, kind, memory[: len(kept)])
+            layer.prompt_keys, layer.prompt_values = layer.prompt_keys[kept], layer.prompt_values[kept]

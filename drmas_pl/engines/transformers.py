@@ -34,13 +34,22 @@ class TransformersEngine(Engine):
         max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
             samples × longest response. More requests than that are generated in several batches, with equal results.
         stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
+        reuse_prefixes: Whether a prompt takes over keys and values from the previous batch where it begins like one of its
+            prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
+            then agree with a fresh computation to float32 rounding instead of bit for bit.
 
     Raises:
         ConfigError: Neither tokenizer nor model name an end token, or ``max_batch_tokens`` is not positive.
     """
 
     def __init__(
-        self, policy: nn.Module, tokenizer: Any, *, max_batch_tokens: int = 65536, stop_token_ids: Iterable[int] | None = None
+        self,
+        policy: nn.Module,
+        tokenizer: Any,
+        *,
+        max_batch_tokens: int = 65536,
+        stop_token_ids: Iterable[int] | None = None,
+        reuse_prefixes: bool = True,
     ) -> None:
         if max_batch_tokens < 1:
             raise ConfigError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
@@ -50,7 +59,9 @@ class TransformersEngine(Engine):
             raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
         self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
         self._stop_texts = StopTexts(tokenizer)
+        self.reuse_prefixes = reuse_prefixes
         self._memory = Memory()
+        self._previous: tuple[Any, DecodeBatch] | None = None
         self._awake = True
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -63,13 +74,15 @@ class TransformersEngine(Engine):
         forward = Forward(self.policy)
         try:
             with evaluating(self.policy), torch.inference_mode(), self.autocast(), forward.mode:
+                state = weights_state(self.policy)
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk])
+                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], state)
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
+                    self._previous = (state, batch) if self.reuse_prefixes else None
         except BaseException:
             # what is left in the cache may be NaN
-            self._memory.release()
+            self._release()
             raise
         return [completions[i] for i in range(len(requests))]
 
@@ -80,13 +93,22 @@ class TransformersEngine(Engine):
     def sleep(self) -> None:
         """Refuse to generate and give the memory of the key-value cache back."""
         self._awake = False
-        self._memory.release()
+        self._release()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+
+    def sync(self, version: int) -> None:
+        """Note the version; what was computed with the old weights is forgotten."""
+        super().sync(version)
+        self._previous = None
 
     def close(self) -> None:
         """Refuse to generate for good."""
         self.sleep()
+
+    def _release(self) -> None:
+        self._previous = None
+        self._memory.release()
 
     def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
         """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
@@ -106,7 +128,7 @@ class TransformersEngine(Engine):
         if chunk:
             yield chunk
 
-    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
+    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], state: Any) -> DecodeBatch:
         return DecodeBatch(
             forward,
             requests,
@@ -115,6 +137,7 @@ class TransformersEngine(Engine):
             stop_reached=self._stop_texts.reached,
             device=next(self.policy.parameters()).device,
             memory=self._memory,
+            previous=self._previous[1] if self._previous is not None and self._previous[0] == state else None,
         )
 
     def _completions(self, batch: DecodeBatch) -> list[Completion]:
@@ -130,6 +153,16 @@ def end_token_ids(policy: Any, tokenizer: Any) -> set[int]:
     configured = getattr(getattr(policy, "generation_config", None), "eos_token_id", None)
     several = configured if isinstance(configured, (list, tuple)) else [configured]
     return {int(token) for token in (tokenizer.eos_token_id, *several) if token is not None}
+
+
+def weights_state(policy: nn.Module) -> tuple[Any, ...]:
+    """Return a value that changes when weights, the active adapter or the precision do.
+
+    Optimizers change weights in place, which their version counters show.
+    """
+    weights = tuple((parameter.data_ptr(), parameter._version) for parameter in policy.parameters() if not parameter.is_inference())
+    autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+    return weights, str(getattr(policy, "active_adapters", "")), autocast
 
 
 @contextmanager
