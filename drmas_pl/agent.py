@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -25,7 +25,7 @@ from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.parsing import FinishReason, Grammar, Parsed
 from drmas_pl.policy import response_logprobs
 from drmas_pl.prompts import Overflow, Prompt, Template
-from drmas_pl.types import SamplingParams, Turn, View
+from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
 
 OnTruncated = Literal["penalise", "keep", "mask"]
 
@@ -141,10 +141,7 @@ class Agent(L.LightningModule):
 
     def predict_step(self, batch: list[View], batch_idx: int = 0) -> list[str]:
         """Answer each view greedily and return the texts."""
-        from dataclasses import replace
-
         from drmas_pl.engines.transformers import TransformersEngine
-        from drmas_pl.types import GenerationRequest
 
         engine = TransformersEngine(cast(Any, self._bound()), self.tokenizer)
         sampling = replace(self.sampling, temperature=0.0)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from drmas_pl.batch import TokenBatch
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
 
-
 # who a laid-out token belongs to, beside row numbers from 0
 PADDING, PROMPT = -1, -2
 

@@ -45,7 +45,16 @@ class DecodeBatch:
         stop_reached: Recognises stop texts.
         device: Where the model is.
         memory: Holds keys and values; may be shared with later batches.
-        previous: A batch of the same weights and memory whose prompts these may continue.
+        earlier: Batches of the same weights and memory whose prompts these may continue.
+
+    Attributes:
+        prompts: Distinct prompts, by length.
+        cache: Their keys and values.
+        bank: Number of the buffers that hold the prompts; different from those of the earlier batches.
+        ids: (S, T) sampled ids; what lies beyond a sample's length is meaningless.
+        logprobs: (S, T) their log-probabilities.
+        lengths: (S,) number of sampled ids.
+        finish: Why each sample ended.
     """
 
     def __init__(
@@ -58,7 +67,7 @@ class DecodeBatch:
         stop_reached: Callable[[Sequence[int], Sequence[str]], bool],
         device: torch.device,
         memory: Memory,
-        previous: DecodeBatch | None = None,
+        earlier: Sequence[DecodeBatch] = (),
     ) -> None:
         self._forward, self._device, self._stop_reached = forward, device, stop_reached
         self.prompts = sorted(dict.fromkeys(request.prompt_ids for request in requests), key=len)
@@ -78,10 +87,10 @@ class DecodeBatch:
         settings = [(request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) for request in requests]
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
-        self._previous = previous
-        self._bank = 0 if previous is None else 1 - previous._bank
+        self._earlier = tuple(earlier)
+        self.bank = min(set(range(len(earlier) + 1)) - {batch.bank for batch in earlier})
         sizes = {"prompts": len(self.prompts), "width": self._width, "rows": len(requests), "length": max(rooms)}
-        self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self._bank)
+        self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self.bank)
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)
         self.logprobs = np.zeros((len(requests), max(rooms)), dtype=np.float32)
         self.lengths = np.zeros(len(requests), dtype=np.int64)
@@ -91,7 +100,7 @@ class DecodeBatch:
         """Sample until every response has ended; results are in ``ids``, ``logprobs``, ``lengths`` and ``finish``."""
         logits = self._prefill()
         # a chain of batches would never be freed
-        self._previous = None
+        self._earlier = ()
         for step in range(self.ids.shape[1]):
             tokens = self._sample(logits, step)
             going = ~self._ended(tokens, step)
@@ -108,7 +117,7 @@ class DecodeBatch:
         for first, last in length_buckets(missing[order].tolist(), _PASS_OVERHEAD):
             rows = order[first:last]
             lengths, queries = self._prompt_length[rows], int(missing[rows[-1]])
-            columns = int(max(lengths.max(), queries))
+            columns = int(lengths.max())
             tails = [self.prompts[row][-queries:] for row in rows.tolist()]
             ids = np.array([(0,) * (queries - len(tail)) + tail for tail in tails])
             padding = self._tensor(columns - lengths) if lengths.min() < columns else None
@@ -120,19 +129,21 @@ class DecodeBatch:
         return torch.cat(parts)[self._tensor(np.argsort(order))]
 
     def _adopt(self) -> Ints:
-        """Take over what the previous batch knows of these prompts; return how many tokens of each, (P,)."""
-        if self._previous is None:
-            return np.zeros_like(self._prompt_length)
-        earlier = self._previous
-        prefixes = shared_prefixes(self.prompts, earlier.prompts)
+        """Take over what earlier batches know of these prompts; return how many tokens of each, (P,)."""
+        prefixes = shared_prefixes(self.prompts, [prompt for batch in self._earlier for prompt in batch.prompts])
         rows, positions = columns_of(prefixes)
-        source = prefixes.source[rows]
-        starts = earlier.cache.width - np.array([len(prompt) for prompt in earlier.prompts])
-        self.cache.adopt(
-            earlier.cache,
-            (self._tensor(source), self._tensor(rows)),
-            (self._tensor(starts[source] + positions), self._tensor((self._width - self._prompt_length)[rows] + positions)),
-        )
+        source, target = prefixes.source[rows], (self._width - self._prompt_length)[rows] + positions
+        first = 0
+        for batch in self._earlier:
+            here = (first <= source) & (source < first + len(batch.prompts))
+            theirs, mine = source[here] - first, rows[here]
+            starts = np.array([batch.cache.width - len(prompt) for prompt in batch.prompts])
+            self.cache.adopt(
+                batch.cache,
+                (self._tensor(theirs), self._tensor(mine)),
+                (self._tensor(starts[theirs] + positions[here]), self._tensor(target[here])),
+            )
+            first += len(batch.prompts)
         return prefixes.length
 
     def _sample(self, logits: Tensor, step: int) -> Ints:

@@ -154,7 +154,7 @@ class RowCache(Cache):
         rows: Largest number of rows.
         length: Largest number of response columns.
         memory: Where the buffers come from.
-        bank: Which of two sets of prompt buffers to use; a cache that adopts from another one needs the other set.
+        bank: Which set of prompt buffers to use; a cache that adopts from another one needs a different set.
     """
 
     def __init__(self, layers: int, *, prompts: int, width: int, rows: int, length: int, memory: Memory, bank: int = 0) -> None:
@@ -169,6 +169,11 @@ class RowCache(Cache):
         self.updated = self.row_layers[layer_idx]
         return self.updated.update(key_states, value_states)
 
+    @property
+    def prompt_cells(self) -> int:
+        """Number of prompt tokens, padding included, that are held."""
+        return math.prod(self.row_layers[0].sizes["prompt"])
+
     def adopt(self, other: RowCache, prompt: tuple[Tensor, Tensor], column: tuple[Tensor, Tensor]) -> None:
         """Take over what another cache knows of the same tokens at the same positions.
 
@@ -178,7 +183,8 @@ class RowCache(Cache):
             column: (N,) its column there and here.
         """
         for layer, source in zip(self.row_layers, other.row_layers):
-            layer.lazy_initialization(*source.all_prompts)
+            if not layer.is_initialized:
+                layer.lazy_initialization(*source.all_prompts)
             for mine, theirs in zip(layer.all_prompts, source.all_prompts):
                 mine[prompt[1], :, column[1]] = theirs[prompt[0], :, column[0]]
 

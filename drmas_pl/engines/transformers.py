@@ -32,9 +32,10 @@ class TransformersEngine(Engine):
         policy: The model that is trained; referenced, never copied.
         tokenizer: Its tokenizer; decodes for stop texts and names the end token.
         max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
-            samples × longest response. More requests than that are generated in several batches, with equal results.
+            samples × longest response. More requests than that are generated in several batches, with equal results. As much
+            again may be held by prompts of earlier batches with ``reuse_prefixes``.
         stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
-        reuse_prefixes: Whether a prompt takes over keys and values from the previous batch where it begins like one of its
+        reuse_prefixes: Whether a prompt takes over keys and values from earlier batches where it begins like one of their
             prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
             then agree with a fresh computation to float32 rounding instead of bit for bit.
 
@@ -61,7 +62,8 @@ class TransformersEngine(Engine):
         self._stop_texts = StopTexts(tokenizer)
         self.reuse_prefixes = reuse_prefixes
         self._memory = Memory()
-        self._previous: tuple[Any, DecodeBatch] | None = None
+        self._earlier: list[DecodeBatch] = []
+        self._earlier_state: Any = None
         self._awake = True
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -74,12 +76,12 @@ class TransformersEngine(Engine):
         forward = Forward(self.policy)
         try:
             with evaluating(self.policy), torch.inference_mode(), self.autocast(), forward.mode:
-                state = weights_state(self.policy)
+                self._forget_stale()
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], state)
+                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk])
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
-                    self._previous = (state, batch) if self.reuse_prefixes else None
+                    self._remember(batch)
         except BaseException:
             # what is left in the cache may be NaN
             self._release()
@@ -100,15 +102,33 @@ class TransformersEngine(Engine):
     def sync(self, version: int) -> None:
         """Note the version; what was computed with the old weights is forgotten."""
         super().sync(version)
-        self._previous = None
+        self._earlier = []
 
     def close(self) -> None:
         """Refuse to generate for good."""
         self.sleep()
 
     def _release(self) -> None:
-        self._previous = None
+        self._earlier = []
         self._memory.release()
+
+    def _forget_stale(self) -> None:
+        """Forget what other weights computed."""
+        state = weights_state(self.policy)
+        if state != self._earlier_state:
+            self._earlier, self._earlier_state = [], state
+
+    def _remember(self, batch: DecodeBatch) -> None:
+        """Keep the newest batches for later prompts to continue, as far as the bound on tokens allows."""
+        if not self.reuse_prefixes:
+            return
+        self._earlier.insert(0, batch)
+        held = 0
+        for count, kept in enumerate(self._earlier):
+            held += kept.cache.prompt_cells
+            if count and held > self.max_batch_tokens:
+                del self._earlier[count:]
+                return
 
     def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
         """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
@@ -128,7 +148,7 @@ class TransformersEngine(Engine):
         if chunk:
             yield chunk
 
-    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], state: Any) -> DecodeBatch:
+    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
         return DecodeBatch(
             forward,
             requests,
@@ -137,7 +157,7 @@ class TransformersEngine(Engine):
             stop_reached=self._stop_texts.reached,
             device=next(self.policy.parameters()).device,
             memory=self._memory,
-            previous=self._previous[1] if self._previous is not None and self._previous[0] == state else None,
+            earlier=self._earlier,
         )
 
     def _completions(self, batch: DecodeBatch) -> list[Completion]:
@@ -160,7 +180,8 @@ def weights_state(policy: nn.Module) -> tuple[Any, ...]:
 
     Optimizers change weights in place, which their version counters show.
     """
-    weights = tuple((parameter.data_ptr(), parameter._version) for parameter in policy.parameters() if not parameter.is_inference())
+    local = (getattr(parameter, "_local_tensor", parameter) for parameter in policy.parameters())
+    weights = tuple((tensor.data_ptr(), tensor._version) for tensor in local if not tensor.is_inference())
     autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
     return weights, str(getattr(policy, "active_adapters", "")), autocast
 

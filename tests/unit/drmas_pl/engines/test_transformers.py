@@ -97,7 +97,7 @@ def test_log_probs_equal_a_plain_forward_pass(kind: str, attention: str) -> None
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_samples_depend_on_neither_chunking_nor_arrival(kind: str) -> None:
-    engine, batch = TransformersEngine(model(kind), Ids()), requests()
+    engine, batch = TransformersEngine(model(kind), Ids(), reuse_prefixes=False), requests()
     reference = engine.generate(batch)
     assert len({ids[:1] for ids in ids_of(reference)}) > 3
     for size in (8, 4, 3, 1):
@@ -118,7 +118,7 @@ def test_a_bound_on_cached_tokens_changes_nothing(budget: int) -> None:
     run = DecodeBatch.run
 
     def spy(self: DecodeBatch) -> None:
-        cells = len(self._prompts) * self._width + self.ids.size
+        cells = len(self.prompts) * self._width + self.ids.size
         sizes.append((len(self.lengths), cells))
         run(self)
 
@@ -135,6 +135,91 @@ def test_a_prompt_is_computed_once_for_all_its_samples_and_seeds() -> None:
     policy.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
     assert len(set(ids_of(engine.generate(batch)))) > 5
     assert rows == [1]
+
+
+def spy_on_prefill(policy: Any) -> list[tuple[int, ...]]:
+    """Record the shape of the ids of every forward pass."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shapes.append(tuple(kwargs["input_ids"].shape) if "input_ids" in kwargs else tuple(args[0].shape))
+
+    policy.register_forward_pre_hook(note, with_kwargs=True)
+    return shapes
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_growing_prompts_take_over_what_is_known(kind: str, attention: str) -> None:
+    policy, generator = model(kind, attention), random.Random(5)
+    reusing, fresh = TransformersEngine(policy, Ids()), TransformersEngine(policy, Ids(), reuse_prefixes=False)
+    prompts = [tuple(generator.randrange(3, 64) for _ in range(generator.choice([2, 5, 5, 9]))) for _ in range(6)]
+    shapes = spy_on_prefill(policy)
+    for wave in range(4):
+        batch = [
+            GenerationRequest(ids, SamplingParams(max_new_tokens=5), seed=at * 100 + wave * 10 + sample, order=(at, sample))
+            for at, ids in enumerate(prompts)
+            for sample in range(generator.choice([1, 2]))
+        ]
+        expected, before = fresh.generate(batch), sum(rows * width for rows, width in shapes)
+        found, after = reusing.generate(batch), sum(rows * width for rows, width in shapes)
+        assert ids_of(found) == ids_of(expected)
+        for left, right in zip(found, expected):
+            assert torch.allclose(torch.tensor(left.logprobs), torch.tensor(right.logprobs), atol=2e-5)
+        assert wave == 0 or sum(rows * width for rows, width in shapes) - after <= after - before
+        # most episodes go on: the last token gives way to another and more are appended; some end, new ones begin
+        prompts = [ids[:-1] + tuple(generator.randrange(3, 64) for _ in range(generator.choice([1, 4]))) for ids in prompts[1:]]
+        prompts = [*prompts, tuple(generator.randrange(3, 64) for _ in range(7)), prompts[0]]
+
+
+def test_a_known_prompt_costs_one_token() -> None:
+    policy = model()
+    engine, shapes = TransformersEngine(policy, Ids(), stop_token_ids=range(64)), spy_on_prefill(policy)
+    batch = [GenerationRequest(tuple(range(3, 23)), SamplingParams(), seed=1), GenerationRequest((3, 4, 5, 40), SamplingParams(), seed=2)]
+    engine.generate(batch)
+    assert sum(rows * width for rows, width in shapes) >= 24
+    shapes.clear()
+    engine.generate(batch)
+    assert shapes == [(2, 1)]
+
+
+@pytest.mark.parametrize("change", ["sync", "sleep", "step", "replace", "adapter", "failure"])
+def test_nothing_stale_is_taken_over(change: str) -> None:
+    policy = model()
+    engine, batch = TransformersEngine(policy, Ids()), [GenerationRequest((5,) * 9 + (6,), SamplingParams(max_new_tokens=1), seed=1)]
+    engine.generate(batch)
+    shapes = spy_on_prefill(policy)
+    if change == "sync":
+        engine.sync(3)
+    elif change == "sleep":
+        engine.sleep()
+        engine.wake()
+    elif change == "step":
+        for parameter in policy.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        torch.optim.AdamW(policy.parameters(), lr=0.1).step()
+    elif change == "replace":
+        policy.lm_head.weight.data = torch.randn(64, 32)
+    elif change == "adapter":
+        policy.active_adapters = ["other"]
+    else:
+        with patch.object(DecodeBatch, "run", side_effect=RuntimeError), pytest.raises(RuntimeError):
+            engine.generate(batch)
+    completion = engine.generate(batch)[0]
+    assert shapes == [(1, 10)]
+    assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, batch[0], completion), atol=1e-5)
+
+
+@pytest.mark.parametrize("budget", [1, 150, 400, 65536])
+def test_what_is_held_for_later_is_bounded(budget: int) -> None:
+    engine = TransformersEngine(model(), Ids(), max_batch_tokens=budget)
+    fresh = TransformersEngine(engine.policy, Ids(), reuse_prefixes=False)
+    for _ in range(3):
+        assert ids_of(engine.generate(requests(4, 2))) == ids_of(fresh.generate(requests(4, 2)))
+        held = [batch.cache.prompt_cells for batch in engine._earlier]
+        assert held and (sum(held) <= budget or len(held) == 1)
+        assert all(not batch._earlier for batch in engine._earlier), "batches do not hold on to their predecessors"
+        assert len({batch.bank for batch in engine._earlier}) == len(held)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
@@ -212,7 +297,7 @@ def test_the_training_weights_are_used_and_left_as_they_were() -> None:
     policy = model("gpt2").train()
     policy.transformer.h[0].eval()
     modes = [part.training for part in policy.modules()]
-    engine = TransformersEngine(policy, Ids())
+    engine = TransformersEngine(policy, Ids(), reuse_prefixes=False)
     batch = requests(2, 2)
     before = engine.generate(batch)
     assert before == engine.generate(batch), "dropout is off"
@@ -241,7 +326,7 @@ def test_training_goes_on_after_generating() -> None:
 
 def test_damaged_weights_are_an_error_that_leaves_nothing_behind() -> None:
     policy, batch = model(), requests(2, 2)
-    engine = TransformersEngine(policy, Ids())
+    engine = TransformersEngine(policy, Ids(), reuse_prefixes=False)
     reference = engine.generate(batch)
     weight = policy.get_input_embeddings().weight
     kept = weight.detach().clone()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.tools.launch.build import build_data, build_run
@@ -89,3 +90,18 @@ def test_settings_of_the_run_are_checked_before_anything_is_loaded(changes: dict
     run["data"]["validation"] = run["data"]["train"]
     with pytest.raises(ConfigError, match=message):
         build_run(run)
+
+
+@pytest.mark.parametrize(("words", "count"), [((), 1), (("threads=2",), 2), (("model.threads=null",), None)])
+def test_torch_gets_the_threads_of_the_run_or_else_of_the_model(
+    words: tuple[str, ...], count: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    build_run(configure("+env=math", "+agents=loop", "logger=none", f"output_dir={tmp_path}", *words))
+    assert asked == ([] if count is None else [count])
+
+
+def test_too_few_threads_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="threads must be at least 1 or null, got 0"):
+        build_run(configure("+env=math", "+agents=loop", f"output_dir={tmp_path}", "threads=0"))
