@@ -5,7 +5,6 @@ A checkpoint is played by the team, in the environment and with the prompts that
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
 
-from drmas_pl.tools.launch.program import configure_logging, guarded
+from drmas_pl.tools.launch.program import run_program
 
 if TYPE_CHECKING:
     from drmas_pl.tools.launch.build import Run
@@ -38,12 +37,7 @@ USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setti
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if "--help" in words or "-h" in words:
-        print(USAGE, end="")
-        return 0
-    configure_logging()
-    return guarded(lambda: evaluate(words))
+    return run_program(USAGE, evaluate, argv)
 
 
 def evaluate(words: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
 
-from drmas_pl.tools.launch.program import INTERRUPTED, configure_logging, guarded
+from drmas_pl.tools.launch.program import INTERRUPTED, guarded, run_program
 
 USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
 
@@ -33,12 +33,7 @@ USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if "--help" in words or "-h" in words:
-        print(USAGE, end="")
-        return 0
-    configure_logging()
-    return guarded(lambda: launch(words))
+    return run_program(USAGE, launch, argv)
 
 
 def launch(words: Sequence[str]) -> int:

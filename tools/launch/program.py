@@ -6,11 +6,21 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 USER_ERROR = 2
 RUN_ERROR = 1
 INTERRUPTED = 130
+
+
+def run_program(usage: str, action: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """Print ``usage`` when asked for help; else run ``action`` on the command-line words and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in words or "-h" in words:
+        print(usage, end="")
+        return 0
+    configure_logging()
+    return guarded(lambda: action(words))
 
 
 def guarded(action: Callable[[], int]) -> int:
