@@ -88,7 +88,7 @@ class DecodeBatch:
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
         self._earlier = tuple(earlier)
-        self.bank = min(set(range(len(earlier) + 1)) - {batch.bank for batch in earlier})
+        self.bank: int = min(set(range(len(earlier) + 1)) - {batch.bank for batch in earlier})
         sizes = {"prompts": len(self.prompts), "width": self._width, "rows": len(requests), "length": max(rooms)}
         self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self.bank)
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)

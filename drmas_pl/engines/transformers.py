@@ -33,9 +33,9 @@ class TransformersEngine(Engine):
         tokenizer: Its tokenizer; decodes for stop texts and names the end token.
         max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
             samples × longest response. More requests than that are generated in several batches, with equal results. As much
-            again may be held by prompts of earlier batches with ``reuse_prefixes``.
+            again may be held by prompts of the previous call with ``reuse_prefixes``.
         stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
-        reuse_prefixes: Whether a prompt takes over keys and values from earlier batches where it begins like one of their
+        reuse_prefixes: Whether a prompt takes over keys and values from the previous call where it begins like one of its
             prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
             then agree with a fresh computation to float32 rounding instead of bit for bit.
 
@@ -76,9 +76,9 @@ class TransformersEngine(Engine):
         forward = Forward(self.policy)
         try:
             with evaluating(self.policy), torch.inference_mode(), self.autocast(), forward.mode:
-                self._forget_stale()
+                earlier, self._earlier = self._still_valid(), []
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk])
+                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
                     self._remember(batch)
@@ -112,23 +112,20 @@ class TransformersEngine(Engine):
         self._earlier = []
         self._memory.release()
 
-    def _forget_stale(self) -> None:
-        """Forget what other weights computed."""
+    def _still_valid(self) -> list[DecodeBatch]:
+        """Return the batches of the last call, unless other weights computed them."""
         state = weights_state(self.policy)
-        if state != self._earlier_state:
-            self._earlier, self._earlier_state = [], state
+        valid = self._earlier if state == self._earlier_state else []
+        self._earlier_state = state
+        return valid
 
     def _remember(self, batch: DecodeBatch) -> None:
-        """Keep the newest batches for later prompts to continue, as far as the bound on tokens allows."""
+        """Keep a batch for later prompts to continue, and as many of its predecessors as the bound on tokens allows."""
         if not self.reuse_prefixes:
             return
         self._earlier.insert(0, batch)
-        held = 0
-        for count, kept in enumerate(self._earlier):
-            held += kept.cache.prompt_cells
-            if count and held > self.max_batch_tokens:
-                del self._earlier[count:]
-                return
+        while len(self._earlier) > 1 and sum(kept.cache.prompt_cells for kept in self._earlier) > self.max_batch_tokens:
+            self._earlier.pop()
 
     def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
         """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
@@ -148,7 +145,9 @@ class TransformersEngine(Engine):
         if chunk:
             yield chunk
 
-    def _batch(self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> DecodeBatch:
+    def _batch(
+        self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]
+    ) -> DecodeBatch:
         return DecodeBatch(
             forward,
             requests,
@@ -157,7 +156,7 @@ class TransformersEngine(Engine):
             stop_reached=self._stop_texts.reached,
             device=next(self.policy.parameters()).device,
             memory=self._memory,
-            earlier=self._earlier,
+            earlier=earlier,
         )
 
     def _completions(self, batch: DecodeBatch) -> list[Completion]:
