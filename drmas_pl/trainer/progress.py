@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# no drawn bar, so that the numbers of three agents fit into a line
+BAR = "{n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix}"
+
 
 class ProgressBar(Callback):
     """Shows reward, calls per agent and gradient norm per agent.
@@ -33,7 +36,7 @@ class ProgressBar(Callback):
         if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=trainer.max_iterations, initial=trainer.iteration, unit="it", dynamic_ncols=True)
+            self._bar = tqdm(total=trainer.max_iterations, initial=trainer.iteration, bar_format=BAR, dynamic_ncols=True)
 
     def on_train_batch_end(self, trainer: MultiAgentTrainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
         """Move the bar by one iteration, or log a line."""
