@@ -49,6 +49,15 @@ class EvenEnv(TextEnv):
         return StepResult("odd", even / self.tries, terminated=over, success=even, metrics={"tries": self.tries})
 
 
+# command-line words that choose the team and roles of this module
+TEAM_WORDS = (
+    "+agents=custom",
+    "agents._target_=tests.helpers.toy.WriterEditor",
+    "agents.roles.writer._target_=tests.helpers.toy.Speaker",
+    "agents.roles.editor._target_=tests.helpers.toy.Speaker",
+)
+
+
 class WriterEditor(Team):
     """The writer speaks once, then the editor until the world is content or out of tries."""
 

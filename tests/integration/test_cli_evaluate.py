@@ -15,17 +15,13 @@ import drmas_pl
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
-from tests.helpers.toy import EvenEnv, make_tasks
+from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 
 HERE = "tests.integration.test_cli_evaluate"
-SPEAKER = "tests.helpers.toy.Speaker"
 TOY = [
     "+env=custom",
     f"env._target_={HERE}.ToyWorld",
-    "+agents=custom",
-    "agents._target_=tests.helpers.toy.WriterEditor",
-    f"agents.roles.writer._target_={SPEAKER}",
-    f"agents.roles.editor._target_={SPEAKER}",
+    *TEAM_WORDS,
     "agents.roles.editor.sampling.top_k=50",
     "model=tiny_random",
     "model.max_new_tokens=3",

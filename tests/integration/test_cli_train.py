@@ -17,18 +17,14 @@ from drmas_pl.errors import TrainingStopped
 from drmas_pl.tools.train import main
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
-from tests.helpers.toy import EvenEnv
+from tests.helpers.toy import TEAM_WORDS, EvenEnv
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.integration.test_cli_train"
-SPEAKER = "tests.helpers.toy.Speaker"
 TOY = [
     "+env=custom",
     f"env._target_={HERE}.ToyWorld",
-    "+agents=custom",
-    "agents._target_=tests.helpers.toy.WriterEditor",
-    f"agents.roles.writer._target_={SPEAKER}",
-    f"agents.roles.editor._target_={SPEAKER}",
+    *TEAM_WORDS,
 ]
 SHORT = ["model=tiny_random", "model.max_new_tokens=3", "trainer.max_iterations=1", "rollout.samples=2", "data.tasks_per_iteration=2"]
 

@@ -32,7 +32,7 @@ def test_one_iteration_with_a_real_model(env: str, agents: str, tmp_path: Path) 
     assert summary["iterations"] == 1 and sum(summary["calls_per_agent"].values()) >= 1
     spoken = (tmp_path / "run" / "trajectories" / "validation-000001.jsonl").read_text().splitlines()
     turns = [turn for line in spoken for turn in json.loads(line)["turns"]]
-    assert turns and all(turn["text"] for turn in turns)
+    assert turns and all(turn["response_ids"] for turn in turns)
 
 
 @pytest.mark.slow
