@@ -99,11 +99,10 @@ class Agent(L.LightningModule):
         """Read what the agent wrote."""
         return self.grammar.parse(text, finish_reason)
 
-    def score(self, turn: Turn, reward: float) -> float:
-        """Return the row score: team reward plus local reward minus the penalty for an unusable turn."""
+    def score(self, turn: Turn, credit: float) -> float:
+        """Return the row score: what the turn is credited with, minus the penalty for an unusable one."""
         spared = turn.parsed.status == "truncated" and self.on_truncated != "penalise"
-        penalty = 0.0 if turn.parsed.valid or spared else self.invalid_penalty
-        return reward + turn.local_reward - penalty
+        return credit - (0.0 if turn.parsed.valid or spared else self.invalid_penalty)
 
     def trains_on(self, turn: Turn) -> bool:
         """Tell whether the turn may enter the loss."""

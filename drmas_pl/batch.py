@@ -28,6 +28,7 @@ class Row:
         weight: Number of original rows it stands for.
         old_logp: Trainer log-probs before the update; None where the engine's are used.
         ref_logp: Reference policy's log-probs; None where no KL term needs them.
+        token_advantage: Advantage of each sampled token, where a critic judges tokens; ``advantage`` is then their mean.
     """
 
     agent: str
@@ -38,6 +39,12 @@ class Row:
     weight: float = 1.0
     old_logp: tuple[float, ...] | None = None
     ref_logp: tuple[float, ...] | None = None
+    token_advantage: tuple[float, ...] | None = None
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether any of its tokens has an advantage."""
+        return any(self.token_advantage) if self.token_advantage is not None else self.advantage != 0
 
     @property
     def tokens(self) -> int:
@@ -55,7 +62,7 @@ class TokenBatch:
         response_mask: (N, R) bool, True on sampled tokens.
         old_logp: (N, R) log-probs the ratio is taken against, 0 where masked.
         engine_logp: (N, R) log-probs as the engine reported them, 0 where masked.
-        advantage: (N,) advantages.
+        advantage: (N,) advantages, or (N, R) where a critic judges tokens.
         weight: (N,) original rows per row.
         denominator: Scalar tensor, normaliser of the whole minibatch (all micro-batches and ranks).
         ref_logp: (N, R) log-probs of the reference policy, or None.
@@ -108,15 +115,17 @@ def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBat
         attention[index, start : prompt + length] = True
     engine_logp = _pad([row.logprobs for row in rows], response)
     references = [row.ref_logp for row in rows if row.ref_logp is not None]
-    if references and len(references) != len(rows):
-        raise BatchError(f"{len(references)} of {len(rows)} rows carry reference log-probs; all or none must")
+    by_token = [row.token_advantage for row in rows if row.token_advantage is not None]
+    for what, found in (("reference log-probs", references), ("advantages of tokens", by_token)):
+        if found and len(found) != len(rows):
+            raise BatchError(f"{len(found)} of {len(rows)} rows carry {what}; all or none must")
     return TokenBatch(
         input_ids=input_ids,
         attention_mask=attention,
         response_mask=attention[:, prompt:].clone(),
         old_logp=_pad([row.logprobs if row.old_logp is None else row.old_logp for row in rows], response),
         engine_logp=engine_logp,
-        advantage=torch.tensor([row.advantage for row in rows], dtype=torch.float32),
+        advantage=_pad(by_token, response) if by_token else torch.tensor([row.advantage for row in rows], dtype=torch.float32),
         weight=torch.tensor([row.weight for row in rows], dtype=torch.float32),
         denominator=torch.tensor(float(denominator)),
         ref_logp=_pad(references, response) if references else None,

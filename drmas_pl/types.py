@@ -154,6 +154,9 @@ class Turn:
         prompt_truncated: Whether history was dropped to fit the prompt budget.
         prompt_hash: Hash of the prompt ids; equal prompts form anchor-state groups.
         local_reward: Reward of this turn alone, besides the team's.
+        reward: Team reward that the environment paid on this turn; a trajectory's reward is the sum.
+        step: Environment steps made before this turn.
+        observation: What the environment said last before this turn; the question at first.
     """
 
     agent: str
@@ -169,6 +172,9 @@ class Turn:
     prompt_truncated: bool = False
     prompt_hash: int = 0
     local_reward: float = 0.0
+    reward: float = 0.0
+    step: int = 0
+    observation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

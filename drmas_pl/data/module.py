@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import lightning
@@ -117,10 +117,14 @@ class TaskDataModule(lightning.LightningDataModule):
             DataError: There are no training tasks.
             ValueError: ``iteration`` is negative.
         """
-        self.setup()
-        if self._schedule is None:
-            raise DataError("there are no training tasks to draw from; give TaskDataModule a train file")
-        return self._schedule.tasks_for(iteration)
+        return self._training_schedule().tasks_for(iteration)
+
+    def replacements(self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int) -> tuple[Task, ...]:
+        """Return other training tasks in place of some that an iteration cannot use.
+
+        See :meth:`drmas_pl.data.schedule.TaskSchedule.replacements`.
+        """
+        return self._training_schedule().replacements(dropped, played, iteration=iteration, draw=draw)
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -166,6 +170,12 @@ class TaskDataModule(lightning.LightningDataModule):
         if not self.allow_changed_data:
             raise DataError(f"{message}; restore the files and settings, or set allow_changed_data=True to go on with the new ones")
         _LOGGER.warning("%s, as allow_changed_data permits", message)
+
+    def _training_schedule(self) -> TaskSchedule:
+        self.setup()
+        if self._schedule is None:
+            raise DataError("there are no training tasks to draw from; give TaskDataModule a train file")
+        return self._schedule
 
     def _evaluation_dataloader(self, split: Split) -> DataLoader[list[Task]]:
         return DataLoader(self.tasks(split), batch_size=self.tasks_per_iteration, shuffle=False, collate_fn=_identity)  # type: ignore[arg-type]

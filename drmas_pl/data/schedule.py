@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from drmas_pl.seeding import derive_seed
@@ -147,6 +148,29 @@ class TaskSchedule:
         drawn = [self._pools[source][number] for source, stream in self._streams.items() for number in stream.draw(iteration)]
         random.Random(derive_seed(self._seed, "order", iteration)).shuffle(drawn)
         return tuple(drawn)
+
+    def replacements(self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int) -> tuple[Task, ...]:
+        """Return other tasks in place of some that an iteration cannot use, from the same source where sources are balanced.
+
+        Args:
+            dropped: Tasks to replace.
+            played: Ids of all tasks that the iteration has drawn so far.
+            iteration: Counted from 0.
+            draw: Number of the draw within the iteration, from 1; another draw gives other tasks.
+
+        Returns:
+            As many tasks as ``dropped``, or fewer where a source has no further ones.
+        """
+        wanted = Counter(self._pool_of(task) for task in dropped)
+        found: list[Task] = []
+        for source, count in sorted(wanted.items()):
+            left = [task for task in self._pools[source] if task.id not in played]
+            random.Random(derive_seed(self._seed, "replacements", source, iteration, draw)).shuffle(left)
+            found += left[:count]
+        return tuple(found)
+
+    def _pool_of(self, task: Task) -> str:
+        return task.data_source if task.data_source in self._pools else ""
 
 
 def split_evenly(sizes: Sequence[int], total: int) -> tuple[list[int], list[int]]:

@@ -9,19 +9,21 @@ from torch import Tensor
 
 from drmas_pl.batch import Row
 from drmas_pl.errors import BatchError
+from drmas_pl.rollout.estimators import TokenAdvantages
 from drmas_pl.rollout.table import TurnTable
 from drmas_pl.types import Trajectory
 
 
-def build_rows(table: TurnTable, advantage: Tensor) -> dict[str, list[Row]]:
-    """Build one row per turn and merge equal ones.
+def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[str, list[Row]]:
+    """Build one row per trained turn and merge equal ones.
 
     Turns with the same agent, prompt and response and the same sign of advantage become one row whose advantage is the sum and
-    whose weight is their number; every surrogate is positively homogeneous in the advantage, so the gradient is the same.
+    whose weight is their number; every surrogate is positively homogeneous in the advantage, so the gradient is the same. Rows with an
+    advantage per token stay as they are.
 
     Args:
         table: N turns.
-        advantage: (N,) advantages.
+        advantage: (N,) advantages, or those of tokens.
 
     Returns:
         Rows by agent name; only agents with rows appear.
@@ -29,20 +31,20 @@ def build_rows(table: TurnTable, advantage: Tensor) -> dict[str, list[Row]]:
     Raises:
         BatchError: A row holds different numbers of ids and log-probs, or an advantage is not finite.
     """
-    values = advantage.tolist()
+    by_token = advantage if isinstance(advantage, TokenAdvantages) else None
+    values = (advantage.row if isinstance(advantage, TokenAdvantages) else advantage).tolist()
     if len(values) != len(table) or not all(abs(value) < float("inf") for value in values):
         raise BatchError(f"expected {len(table)} finite advantages, got {len(values)} of which some may be NaN or infinite")
     merged: dict[tuple[object, ...], Row] = {}
-    for turn, value in zip(table.turns, values, strict=True):
+    for place in table.trained.nonzero().flatten().tolist():
+        turn, value = table.turns[place], values[place]
         if len(turn.response_ids) != len(turn.logprobs):
             raise BatchError(f"agent {turn.agent!r} sampled {len(turn.response_ids)} ids but has {len(turn.logprobs)} log-probs")
-        key = (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0)
+        tokens = None if by_token is None else tuple(by_token.advantage[place, : len(turn.response_ids)].tolist())
+        new = Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value, token_advantage=tokens)
+        key = (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0) if by_token is None else (place,)
         row = merged.get(key)
-        merged[key] = (
-            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value)
-            if row is None
-            else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
-        )
+        merged[key] = new if row is None else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
     rows: dict[str, list[Row]] = {}
     for row in merged.values():
         rows.setdefault(row.agent, []).append(row)

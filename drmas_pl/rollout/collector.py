@@ -95,7 +95,8 @@ class Collector:
             Trajectories ordered by task, then sample.
 
         Raises:
-            TrainingStopped: More trajectories failed than ``max_failed_share`` allows; the first cause is in the message.
+            TrainingStopped: More trajectories failed than ``max_failed_share`` allows, with the first cause in the message; or a guard
+                of the environment ended the run.
         """
         played: Counter[str] = Counter()
         jobs = []
@@ -171,6 +172,8 @@ class _Session:
         for attempt in range(self.collector.retries + 1):
             try:
                 return await self.attempt(task, sample, attempt)
+            except TrainingStopped:
+                raise
             except Exception as error:  # isolation: whatever environment or team code raises must cost one trajectory only
                 cause = f"{type(error).__name__}: {error}"
                 log.debug("task %s sample %d attempt %d failed", task.id, sample, attempt, exc_info=True)
@@ -179,15 +182,16 @@ class _Session:
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
         phase, team = self.phase, self.collector.team.clone()
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
-        await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
+        observation, _ = await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
         turns: list[Turn] = []
         counts: dict[str, int] = {}
         reward, terminated, info = 0.0, False, {}
         while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
-            turn = await self.speak(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
-            _, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
-            local = float(info.get("local_reward", 0.0))
-            turns.append(replace(turn, index=len(turns), agent_index=counts.get(name, 0), local_reward=local))
+            spoken = await self.speak(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
+            turn = replace(spoken, index=len(turns), agent_index=counts.get(name, 0), step=team.turn, observation=observation)
+            told, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
+            observation = told if team.turn > turn.step else observation
+            turns.append(replace(turn, reward=gained, local_reward=float(info.get("local_reward", 0.0))))
             counts[name] = counts.get(name, 0) + 1
             reward += gained
         if not math.isfinite(reward + sum(turn.local_reward for turn in turns)):

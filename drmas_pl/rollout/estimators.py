@@ -1,13 +1,15 @@
-"""Advantage estimators: from a table of turns to one advantage per turn.
+"""Advantage estimators: from a table of turns to one advantage per turn, or per token where a critic judges tokens.
 
-They choose columns and call :mod:`drmas_pl.functional.advantages`. Dr. MAS is a choice of scope: mean and standard deviation
-over (task, agent) instead of over the task alone.
+They choose columns and call :mod:`drmas_pl.functional`. Dr. MAS is a choice of scope: mean and standard deviation over (task, agent)
+instead of over the task alone. Estimators with other baselines are in the sibling modules.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,31 +20,69 @@ from drmas_pl.rollout.table import Scope, TurnTable, check_scope
 Unit = Literal["turn", "trajectory"]
 
 
-class AdvantageEstimator(Protocol):
-    """Anything that gives each turn of a table one advantage."""
+@dataclass(frozen=True, slots=True)
+class Scopes:
+    """Which rows an estimator compares; diagnostics explain advantages by it.
+
+    Attributes:
+        unit: What counts as one entry of the statistics.
+        mean: Columns whose equal values share a mean.
+        std: Columns whose equal values share a standard deviation; None where nothing is divided by one.
+    """
+
+    unit: Unit
+    mean: tuple[Scope, ...]
+    std: tuple[Scope, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAdvantages:
+    """Advantages of single tokens; N rows, T the longest response.
+
+    Attributes:
+        advantage: (N, T) float32, 0 where masked.
+        returns: (N, T) float32, what the critic regresses on.
+        mask: (N, T) bool, True on sampled tokens of trained rows.
+    """
+
+    advantage: Tensor
+    returns: Tensor
+    mask: Tensor
 
     @property
-    def unit(self) -> Unit:
-        """What counts as one entry of the statistics."""
-        ...
+    def row(self) -> Tensor:
+        """(N,) mean advantage of each row's tokens; 0 for rows without any."""
+        return self.advantage.sum(dim=-1) / self.mask.sum(dim=-1).clamp_min(1)
+
+    def __getitem__(self, rows: Tensor) -> TokenAdvantages:
+        return TokenAdvantages(self.advantage[rows], self.returns[rows], self.mask[rows])
+
+
+class AdvantageEstimator(ABC):
+    """Gives each turn of a table one advantage."""
+
+    needs_values: bool = False
+    """Whether ``table.values`` must hold a critic's values."""
+
+    @abstractmethod
+    def __call__(self, table: TurnTable) -> Tensor | TokenAdvantages:
+        """Return (N,) float32 advantages, 0 for rows without signal or with a score that is not finite; or those of tokens."""
 
     @property
-    def mean_scope(self) -> tuple[Scope, ...]:
-        """Columns whose equal values share a mean."""
-        ...
+    def scopes(self) -> Scopes | None:
+        """Return which rows are compared; None where that is no group normalisation."""
+        return None
 
-    @property
-    def std_scope(self) -> tuple[Scope, ...] | None:
-        """Columns whose equal values share a standard deviation."""
-        ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return, as JSON-like data, what the estimator remembers from iteration to iteration."""
+        return {}
 
-    def __call__(self, table: TurnTable) -> Tensor:
-        """Return (N,) float32 advantages; 0 for rows without signal."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
 
 
 @dataclass(frozen=True)
-class GroupNormalizer:
+class GroupNormalizer(AdvantageEstimator):
     """Group-normalised advantages: GRPO, Dr. MAS and everything between.
 
     Attributes:
@@ -72,8 +112,7 @@ class GroupNormalizer:
     singleton: SingletonRule = "zero"
 
     def __post_init__(self) -> None:
-        if self.unit not in ("turn", "trajectory"):
-            raise ValueError(f"unit must be turn or trajectory, got {self.unit!r}")
+        check_unit(self.unit)
         check_scope(self.mean_scope)
         object.__setattr__(self, "mean_scope", tuple(self.mean_scope))
         if self.std_scope is not None:
@@ -82,6 +121,11 @@ class GroupNormalizer:
         nobody = torch.zeros(0, dtype=torch.int64)
         # so that a wrong number is reported now and not after the first rollout
         self._normalize(nobody.double(), nobody, None, agent=nobody, entry=None)
+
+    @property
+    def scopes(self) -> Scopes:
+        """Return which rows are compared."""
+        return Scopes(self.unit, self.mean_scope, self.std_scope)
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
@@ -103,3 +147,9 @@ class GroupNormalizer:
             clip=self.clip,
             singleton=self.singleton,
         )
+
+
+def check_unit(unit: str) -> None:
+    """Raise ValueError unless ``unit`` is known."""
+    if unit not in ("turn", "trajectory"):
+        raise ValueError(f"unit must be turn or trajectory, got {unit!r}")

@@ -1,22 +1,24 @@
 """Turns of a collection as columns, the form in which groups and advantages are computed.
 
-Legend: N rows, one per turn that enters statistics; turns of failed trajectories never do.
+Legend: N rows, one per turn; turns of failed trajectories never become rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from drmas_pl.agent import Agent
 from drmas_pl.functional.grouping import encode, group_ids
+from drmas_pl.rollout.credit import CreditRule, TeamReward
 from drmas_pl.types import Trajectory, Turn
 
 Scope = Literal["task", "agent", "turn", "state", "data_source", "batch"]
+TokenValues = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +28,50 @@ class TurnTable:
     Attributes:
         turns: The turns themselves.
         names: Agent names; ``agent`` indexes them.
-        score: (N,) float64 row scores.
+        tasks: Task id of each row.
+        sources: Data source of each row, by name.
+        score: (N,) float64 row scores; NaN for turns that are not trained, which no statistic counts.
+        reward: (N,) float64 team reward that the environment paid on the turn.
+        local: (N,) float64 local reward of the turn.
+        team: (N,) float64 reward of the whole trajectory.
+        success: (N,) bool, whether the trajectory solved its task.
         task: (N,) int64.
         trajectory: (N,) int64.
         agent: (N,) int64.
+        index: (N,) int64, position among all turns of the trajectory.
         turn: (N,) int64, position among the agent's own turns.
+        step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
         data_source: (N,) int64.
+        values: A critic's value of each sampled token, row by row; None without a critic.
     """
 
     turns: tuple[Turn, ...]
     names: tuple[str, ...]
+    tasks: tuple[str, ...]
+    sources: tuple[str, ...]
     score: Tensor
+    reward: Tensor
+    local: Tensor
+    team: Tensor
+    success: Tensor
     task: Tensor
     trajectory: Tensor
     agent: Tensor
+    index: Tensor
     turn: Tensor
+    step: Tensor
     state: Tensor
     data_source: Tensor
+    values: tuple[TokenValues, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.turns)
+
+    @property
+    def trained(self) -> Tensor:
+        """(N,) bool, True on rows that enter statistics and loss."""
+        return self.score.isfinite()
 
     def scope(self, names: Sequence[Scope]) -> Tensor:
         """Return (N,) group ids of rows that agree in every named column; ``batch`` alone is one group of all rows.
@@ -58,6 +83,18 @@ class TurnTable:
         columns = [getattr(self, name) for name in names if name != "batch"]
         return group_ids(*columns) if columns else torch.zeros_like(self.task)
 
+    def take(self, rows: Tensor) -> TurnTable:
+        """Return the table of the rows numbered ``rows`` (M,), in that order; a row may come more than once."""
+        places = rows.tolist()
+        picked: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            if isinstance(column, Tensor):
+                picked[item.name] = column[rows]
+            elif item.name != "names" and column is not None:
+                picked[item.name] = tuple(column[place] for place in places)
+        return replace(self, **picked)
+
 
 def check_scope(names: Sequence[str]) -> None:
     """Raise ValueError unless ``names`` is a list of one or more column names."""
@@ -65,30 +102,46 @@ def check_scope(names: Sequence[str]) -> None:
         raise ValueError(f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example")
 
 
-def build_table(trajectories: Sequence[Trajectory], agents: Mapping[str, Agent]) -> TurnTable:
-    """Lay out every trained turn of every trajectory that did not fail.
+def build_table(trajectories: Sequence[Trajectory], agents: Mapping[str, Agent], *, credit: CreditRule | None = None) -> TurnTable:
+    """Lay out every turn of every trajectory that did not fail.
 
     Args:
         trajectories: What was collected.
-        agents: Agents by name; they turn the team's reward into row scores.
+        agents: Agents by name; they turn what a turn is credited with into its score.
+        credit: What each turn is credited with; by default the team's reward and its own local one.
     """
-    used = [
-        (turn, trajectory)
-        for trajectory in trajectories
-        if not trajectory.failed
-        for turn in trajectory.turns
-        if agents[turn.agent].trains_on(turn)
-    ]
+    used = [(turn, trajectory) for trajectory in trajectories if not trajectory.failed for turn in trajectory.turns]
     names = tuple(sorted(agents))
-    index = {name: position for position, name in enumerate(names)}
-    return TurnTable(
+    place = {name: position for position, name in enumerate(names)}
+    tasks = tuple(trajectory.task.id for _, trajectory in used)
+    sources = tuple(trajectory.task.data_source for _, trajectory in used)
+    table = TurnTable(
         turns=tuple(turn for turn, _ in used),
         names=names,
-        score=torch.tensor([agents[turn.agent].score(turn, trajectory.reward) for turn, trajectory in used], dtype=torch.float64),
-        task=encode([trajectory.task.id for _, trajectory in used]),
+        tasks=tasks,
+        sources=sources,
+        score=torch.zeros(len(used), dtype=torch.float64),
+        reward=torch.tensor([turn.reward for turn, _ in used], dtype=torch.float64),
+        local=torch.tensor([turn.local_reward for turn, _ in used], dtype=torch.float64),
+        team=torch.tensor([trajectory.reward for _, trajectory in used], dtype=torch.float64),
+        success=torch.tensor([trajectory.success for _, trajectory in used], dtype=torch.bool),
+        task=encode(tasks),
         trajectory=encode([(trajectory.task.id, trajectory.sample) for _, trajectory in used]),
-        agent=torch.tensor([index[turn.agent] for turn, _ in used], dtype=torch.int64),
+        agent=torch.tensor([place[turn.agent] for turn, _ in used], dtype=torch.int64),
+        index=torch.tensor([turn.index for turn, _ in used], dtype=torch.int64),
         turn=torch.tensor([turn.agent_index for turn, _ in used], dtype=torch.int64),
+        step=torch.tensor([turn.step for turn, _ in used], dtype=torch.int64),
         state=encode([turn.prompt_hash for turn, _ in used]),
-        data_source=encode([trajectory.task.data_source for _, trajectory in used]),
+        data_source=encode(sources),
     )
+    return _score(table, agents, credit or TeamReward())
+
+
+def _score(table: TurnTable, agents: Mapping[str, Agent], credit: CreditRule) -> TurnTable:
+    """Fill in the scores."""
+    credited = credit(table).tolist()
+    scores = [
+        agents[turn.agent].score(turn, gained) if agents[turn.agent].trains_on(turn) else float("nan")
+        for turn, gained in zip(table.turns, credited, strict=True)
+    ]
+    return replace(table, score=torch.tensor(scores, dtype=torch.float64))

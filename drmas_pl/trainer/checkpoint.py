@@ -6,6 +6,7 @@
         manifest.json             iteration, seed, data fingerprints, which agent belongs to which group, trainer state
         groups/<group>/           Transformers folder, optimizer.pt, group.json
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
+        critics/<critic>/         model.safetensors, optimizer.pt, critic.json; where agents are trained with critics
     checkpoints/last              name of the newest checkpoint
 
 A checkpoint is written beside its final name and renamed, so a folder with that name is always whole. One that is written again is
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.errors import CheckpointError
+from drmas_pl.workers.critic import CriticGroup
 from drmas_pl.workers.group import WorkerGroup
 
 FORMAT = 1
@@ -52,7 +54,9 @@ class Manifest:
     format: int = FORMAT
 
 
-def save_checkpoint(folder: Path, groups: Mapping[str, WorkerGroup], manifest: Manifest) -> Path:
+def save_checkpoint(
+    folder: Path, groups: Mapping[str, WorkerGroup], manifest: Manifest, *, critics: Mapping[str, CriticGroup] | None = None
+) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it."""
     target = folder / f"iteration-{manifest.iteration:06d}"
     partial = folder / f".writing-{target.name}"
@@ -62,6 +66,8 @@ def save_checkpoint(folder: Path, groups: Mapping[str, WorkerGroup], manifest: M
         group.save(partial / "groups" / name)
         for agent in group.agents.values():
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
+    for name, critic in (critics or {}).items():
+        critic.save(partial / "critics" / name)
     (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
     aside = _aside(target)
     if target.exists():
@@ -117,18 +123,24 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def load_checkpoint(
-    path: Path, groups: Mapping[str, WorkerGroup], *, data: Mapping[str, str], allow_changed_data: bool = False
+    path: Path,
+    groups: Mapping[str, WorkerGroup],
+    *,
+    data: Mapping[str, str],
+    critics: Mapping[str, CriticGroup] | None = None,
+    allow_changed_data: bool = False,
 ) -> Manifest:
-    """Restore every worker group by name.
+    """Restore every worker group and critic by name.
 
     Args:
         path: Checkpoint folder.
         groups: Groups of the run; the order of agents and groups does not matter.
         data: Fingerprint by split of the run's data.
+        critics: Critics of the run; None leaves those of the checkpoint aside.
         allow_changed_data: Accept other data than the checkpoint was trained on.
 
     Raises:
-        CheckpointError: Agents or groups differ, data changed, or a file does not fit.
+        CheckpointError: Agents, groups or critics differ, data changed, or a file does not fit.
     """
     manifest = read_manifest(path)
     agents = {agent: name for name, group in groups.items() for agent in group.agents}
@@ -142,8 +154,13 @@ def load_checkpoint(
         raise CheckpointError(
             f"the data of {changed} changed since checkpoint {path} was written; restore the files or set trainer.allow_changed_data=true"
         )
+    saved = sorted(folder.name for folder in path.glob("critics/*"))
+    if critics is not None and saved != sorted(critics):
+        raise CheckpointError(f"checkpoint {path} has critics {saved}, but this run {sorted(critics)}; use the same critic settings")
     for name, group in groups.items():
         group.load(path / "groups" / name)
+    for name, critic in (critics or {}).items():
+        critic.load(path / "critics" / name)
     return manifest
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drmas_pl.functional.diagnostics import amplification, global_amplification, group_health
 from drmas_pl.functional.segments import segment_mean, segment_var
-from drmas_pl.rollout.estimators import AdvantageEstimator
+from drmas_pl.rollout.estimators import Scopes, TokenAdvantages
 from drmas_pl.rollout.table import TurnTable
 from drmas_pl.types import Trajectory, Turn
 from drmas_pl.workers.update import UpdateReport
@@ -48,6 +48,7 @@ def _agent_metrics(turns: Sequence[Turn], trajectories: int) -> dict[str, float]
     if turns:
         out |= {
             "valid": mean(turn.parsed.valid for turn in turns),
+            "malformed": mean(turn.parsed.status == "malformed" for turn in turns),
             "truncated": mean(turn.finish_reason == "length" for turn in turns),
             "no_verdict": mean(turn.parsed.status == "no_verdict" for turn in turns),
             "prompt_truncated": mean(turn.prompt_truncated for turn in turns),
@@ -57,45 +58,57 @@ def _agent_metrics(turns: Sequence[Turn], trajectories: int) -> dict[str, float]
     return out
 
 
-def signal_metrics(table: TurnTable, advantage: Tensor, estimator: AdvantageEstimator) -> dict[str, float]:
+def signal_metrics(table: TurnTable, advantage: Tensor | TokenAdvantages, scopes: Scopes | None) -> dict[str, float]:
     """Explain the advantages: λ_k for the configured scopes and for a global baseline, and the health of each agent's groups.
 
     Args:
         table: N turns.
-        advantage: (N,) advantages the estimator gave them.
-        estimator: Its unit and scopes are the ones explained.
+        advantage: (N,) advantages the estimator gave them, or those of tokens, of which the mean per turn counts here.
+        scopes: Which turns were compared; None where that was no group normalisation, which leaves ``amplification`` out.
 
     Returns:
         ``train/<agent>/…`` with ``amplification``, ``amplification_global``, ``advantage_square`` (mean A²), ``reward_mean``,
-        ``reward_std``, ``no_signal`` (share of turns with advantage 0) and the shares ``groups_all_zero``, ``groups_all_one``,
-        ``groups_all_equal`` and ``groups_singleton``. Undefined numbers are left out.
+        ``reward_std`` and ``no_signal`` (share of turns with advantage 0). Undefined numbers are left out.
     """
-    if not len(table):
+    rows = table.trained.nonzero().flatten()
+    if not len(rows):
         return {}
-    count = len(table.names)
-    mean_group = table.scope(estimator.mean_scope)
-    std_group = None if estimator.std_scope is None else table.scope(estimator.std_scope)
-    entry = table.trajectory if estimator.unit == "trajectory" else None
-    health = group_health(table.score, table.scope(("task", "agent")), table.agent, num_agents=count)
+    advantage = (advantage.row if isinstance(advantage, TokenAdvantages) else advantage)[rows]
+    table, count = table.take(rows), len(table.names)
     advantage = advantage.to(table.score.dtype)
     columns = {
-        "amplification": amplification(table.score, table.agent, mean_group, std_group, entry=entry, num_agents=count),
+        **({} if scopes is None else {"amplification": _amplification(table, scopes)}),
         "amplification_global": global_amplification(table.score, table.agent, table.task, num_agents=count),
         "advantage_square": segment_mean(advantage.square(), table.agent, num_groups=count),
         "no_signal": segment_mean((advantage == 0).to(table.score.dtype), table.agent, num_groups=count),
         "reward_mean": segment_mean(table.score, table.agent, num_groups=count),
         "reward_std": segment_var(table.score, table.agent, ddof=0, num_groups=count).sqrt(),
-        "groups_all_zero": health.all_zero,
-        "groups_all_one": health.all_one,
-        "groups_all_equal": health.all_equal,
-        "groups_singleton": health.singleton,
     }
+    return _by_agent(table, columns)
+
+
+def health_metrics(table: TurnTable) -> dict[str, float]:
+    """Return ``train/<agent>/groups_…``: the shares of an agent's groups that are all zero, all one, all equal, or a single turn."""
+    health = group_health(table.score, table.scope(("task", "agent")), table.agent, num_agents=len(table.names))
+    names = ("all_zero", "all_one", "all_equal", "singleton")
+    return _by_agent(table, {f"groups_{name}": getattr(health, name) for name in names})
+
+
+def _by_agent(table: TurnTable, columns: Mapping[str, Tensor]) -> dict[str, float]:
     return {
         f"train/{agent}/{name}": value
         for name, column in columns.items()
         for agent, value in zip(table.names, column.tolist(), strict=True)
         if math.isfinite(value)
     }
+
+
+def _amplification(table: TurnTable, scopes: Scopes) -> Tensor:
+    """λ_k of the configured scopes."""
+    mean_group = table.scope(scopes.mean)
+    std_group = None if scopes.std is None else table.scope(scopes.std)
+    entry = table.trajectory if scopes.unit == "trajectory" else None
+    return amplification(table.score, table.agent, mean_group, std_group, entry=entry, num_agents=len(table.names))
 
 
 def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:

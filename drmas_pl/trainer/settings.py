@@ -15,6 +15,8 @@ class RolloutSettings:
 
     Attributes:
         samples: Trajectories per task; the size of a task's group.
+        max_draws: How often tasks are drawn until every trained task carries signal (dynamic sampling); 1 trains on what was drawn.
+        align_turns: D by agent name: turns of the agent that each trajectory trains, others dropped or repeated at random.
         max_calls: Bound on LLM calls per trajectory.
         env_workers: Threads for environment steps; 0 steps in the event loop.
         max_concurrent: Largest number of trajectories at a time; None plays all.
@@ -24,6 +26,8 @@ class RolloutSettings:
     """
 
     samples: int = 8
+    max_draws: int = 1
+    align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
     env_workers: int = 0
     max_concurrent: int | None = None
@@ -32,11 +36,21 @@ class RolloutSettings:
     max_idle_iterations: int = 20
 
     def __post_init__(self) -> None:
-        least = {"samples": 1, "max_calls": 1, "max_idle_iterations": 1, "max_concurrent": 1, "env_workers": 0, "retries": 0}
+        least = {
+            "samples": 1,
+            "max_draws": 1,
+            "max_calls": 1,
+            "max_idle_iterations": 1,
+            "max_concurrent": 1,
+            "env_workers": 0,
+            "retries": 0,
+        }
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ValueError(f"rollout.{name} must be at least {low}, got {value}")
+        if any(turns < 1 for turns in self.align_turns.values()):
+            raise ValueError(f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
 

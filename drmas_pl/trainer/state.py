@@ -29,6 +29,7 @@ class RunState:
         best_at: Iteration of the best sampled validation after training began.
         best: Its score.
         idle: Iterations in a row without learning signal.
+        estimator: What the advantage estimator remembers.
         seconds_before: Seconds spent by the parts of the run before the last resume.
     """
 
@@ -37,6 +38,7 @@ class RunState:
     best_at: int | None = None
     best: float = float("-inf")
     idle: int = 0
+    estimator: dict[str, Any] = field(default_factory=dict)
     seconds_before: float = 0.0
     _started: float = field(default_factory=time.perf_counter)
 

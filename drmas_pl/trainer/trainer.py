@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,32 @@ from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
-from drmas_pl.rollout.batching import build_rows, check_collection
+from drmas_pl.rollout.batching import check_collection
 from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.rollout.credit import CreditRule
 from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.rollout.filtering import tasks_with_signal
+from drmas_pl.rollout.table import build_table
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
 from drmas_pl.trainer.checkpoint import find_checkpoint, load_checkpoint, prune_checkpoints, save_checkpoint
+from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
+from drmas_pl.trainer.drawing import Drawn, draw_and_play
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
+from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
-from drmas_pl.trainer.metrics import collection_metrics, signal_metrics, update_metrics
+from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState, limit_batches
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateReport
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
+Groups = Mapping[str, WorkerGroup]
 
 
 class MultiAgentTrainer:
@@ -52,6 +58,8 @@ class MultiAgentTrainer:
         max_iterations: Iterations of the whole run, resumed parts included.
         output_dir: Run folder.
         estimator: Turns the scores of a collection into advantages.
+        credit: What each turn is credited with; by default the team's reward and its own local one.
+        schedule: Which worker groups learn in which iteration; all by default.
         rollout: How training trajectories are played.
         evaluation: How validation is played.
         seed: Every random number of the run derives from it.
@@ -78,6 +86,8 @@ class MultiAgentTrainer:
         max_iterations: int,
         output_dir: str | Path,
         estimator: AdvantageEstimator | None = None,
+        credit: CreditRule | None = None,
+        schedule: GroupSchedule | None = None,
         rollout: RolloutSettings | None = None,
         evaluation: EvaluationSettings | None = None,
         seed: int = 0,
@@ -106,6 +116,7 @@ class MultiAgentTrainer:
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunFolder(output_dir)
         self.estimator = estimator or GroupNormalizer()
+        self.credit, self.schedule = credit, schedule or GroupSchedule()
         self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation or EvaluationSettings()
         self.seed = seed
         self.callbacks = list(callbacks)
@@ -126,69 +137,70 @@ class MultiAgentTrainer:
         )
         self.fabric.launch()
 
-    def fit(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> RunState:
+    def fit(
+        self, team: Team, groups: Groups, data: TaskDataModule, *, critics: Critics | None = None, ckpt_path: str | Path | None = None
+    ) -> RunState:
         """Train until ``max_iterations``, Ctrl-C or ``should_stop``, then validate, save and sum up.
 
         Args:
             team: Prototype of the team.
             groups: Worker groups by name, built on this trainer's ``fabric``.
             data: Tasks.
+            critics: Critics by name, for estimators that need values.
             ckpt_path: Checkpoint, or run folder, to go on from.
 
         Raises:
             CheckpointError: The checkpoint does not fit or has nothing left to do.
+            ConfigError: The estimator needs critics that are not there, or the other way round.
             TrainingStopped: A guard rail ended the run.
         """
-        self._start(team, groups, data, ckpt_path)
-        try:
-            with on_interrupt(self._request_stop):
-                self._call("on_fit_start")
-                if not self.state.evaluations:
+        self._start(team, groups, data, ckpt_path, critics or {})
+        with self._guarded():
+            self._call("on_fit_start")
+            if not self.state.evaluations:
+                self._validate()
+            self._call("on_train_start")
+            while self.iteration < self.max_iterations and not self.should_stop:
+                started, index = time.perf_counter(), self.iteration
+                torch.manual_seed(derive_seed(self.seed, "iteration", index))
+                drawn = self._draw(index)
+                played = time.perf_counter()
+                check_collection(drawn.trajectories, samples=self.rollout.samples, versions=self._versions())
+                table = build_table(drawn.trajectories, self.agents, credit=self.credit)
+                trained = judged(penalised(kept_rows(table, drawn), self.groups.values()), self.critics)
+                advantage = self.estimator(trained)
+                align_seed = derive_seed(self.seed, "align", index)
+                rows = training_rows(trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed)
+                taught = teach(trained, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
+                reports = self._update(rows, index)
+                self.state.iteration += 1
+                metrics = {
+                    **collection_metrics("train", drawn.trajectories, list(self.agents)),
+                    **health_metrics(table),
+                    **signal_metrics(trained, advantage, self.estimator.scopes),
+                    **update_metrics(reports),
+                    **critic_metrics(taught),
+                    "train/dropped_tasks": drawn.dropped,
+                    "time/rollout": played - started,
+                    "time/update": time.perf_counter() - played,
+                }
+                self._record("train", drawn.trajectories)
+                self._log(metrics)
+                self._call("on_train_batch_end", metrics, drawn.tasks, index)
+                self._check_signal(reports)
+                if self._due(self.evaluation.every):
                     self._validate()
-                self._call("on_train_start")
-                while self.iteration < self.max_iterations and not self.should_stop:
-                    started, index = time.perf_counter(), self.iteration
-                    torch.manual_seed(derive_seed(self.seed, "iteration", index))
-                    tasks = data.tasks_for(index)
-                    with self._engines() as engines:
-                        trajectories = self.collector.collect(tasks, engines, Phase("train", self.seed, index, self.rollout.samples))
-                    played = time.perf_counter()
-                    check_collection(trajectories, samples=self.rollout.samples, versions=self._versions())
-                    table = self._penalised(build_table(trajectories, self.agents))
-                    advantage = self.estimator(table)
-                    reports = self._update(build_rows(table, advantage), index)
-                    self.state.iteration += 1
-                    metrics = {
-                        **collection_metrics("train", trajectories, list(self.agents)),
-                        **signal_metrics(table, advantage, self.estimator),
-                        **update_metrics(reports),
-                        "time/rollout": played - started,
-                        "time/update": time.perf_counter() - played,
-                    }
-                    self._record("train", trajectories)
-                    self._log(metrics)
-                    self._call("on_train_batch_end", metrics, tasks, index)
-                    self._check_signal(reports)
-                    if self._due(self.evaluation.every):
-                        self._validate()
-                    if self._due(self.checkpoint_every):
-                        self._save()
-                self._call("on_train_end")
-                self._conclude()
-        except BaseException as error:
-            self._call("on_exception", error)
-            raise
+                if self._due(self.checkpoint_every):
+                    self._save()
+            self._call("on_train_end")
+            self._conclude()
         return self._finish()
 
-    def validate(
-        self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None
-    ) -> Evaluation:
+    def validate(self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
         """Play the validation split with the given or the checkpoint's weights."""
         return self._evaluate_only("validation", team, groups, data, ckpt_path)
 
-    def test(
-        self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, *, ckpt_path: str | Path | None = None
-    ) -> Evaluation:
+    def test(self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
         """Play the test split with the given or the checkpoint's weights."""
         return self._evaluate_only("test", team, groups, data, ckpt_path)
 
@@ -203,25 +215,28 @@ class MultiAgentTrainer:
         found = {name: agent for group in self.groups.values() for name, agent in group.agents.items()}
         return {name: found[name] for name in self.team.possible_agents if name in found}
 
-    def _start(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, ckpt_path: str | Path | None) -> None:
-        """Bind team, groups and data, and restore a checkpoint."""
+    def _start(self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics) -> None:
+        """Bind team, groups, critics and data, and restore a checkpoint."""
+        check_critics(self.estimator, critics, groups, credit=self.credit)
         self._bind(team, groups, data)
+        self.critics = dict(critics)
         data.setup("fit")
         if ckpt_path is None:
             self.state = RunState()
         else:
             path = find_checkpoint(ckpt_path)
-            manifest = load_checkpoint(path, groups, data=data.fingerprints, allow_changed_data=self.allow_changed_data)
+            manifest = load_checkpoint(path, groups, critics=critics, data=data.fingerprints, allow_changed_data=self.allow_changed_data)
             if manifest.seed != self.seed:
                 raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
             self.state = RunState.restore(manifest.state)
+            self.estimator.load_state_dict(self.state.estimator)
             if self.iteration >= self.max_iterations:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
                 raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
             self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
         self.state.begin()
 
-    def _bind(self, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule) -> None:
+    def _bind(self, team: Team, groups: Groups, data: TaskDataModule) -> None:
         self.team, self.groups, self.data = team, dict(groups), data
         self.should_stop = self.interrupted = False
         settings = self.rollout
@@ -243,25 +258,39 @@ class MultiAgentTrainer:
             awake = {name: stack.enter_context(group.rollout()) for name, group in self.groups.items()}
             yield {agent: awake[name] for name, group in self.groups.items() for agent in group.agents}
 
-    def _penalised(self, table: TurnTable) -> TurnTable:
-        """Take the KL penalty of agents that put it into the reward from their scores."""
-        score = table.score.clone()
-        for group in self.groups.values():
-            for agent in group.agents.values():
-                own = [index for index, turn in enumerate(table.turns) if turn.agent == agent.name]
-                penalties = group.reward_penalties(agent, [table.turns[index] for index in own])
-                score[own] -= torch.tensor(penalties, dtype=score.dtype)
-        return replace(table, score=score)
+    def _draw(self, index: int) -> Drawn:
+        """Play the iteration's tasks."""
+        phase = Phase("train", self.seed, index, self.rollout.samples)
+        with self._engines() as engines:
+            return draw_and_play(
+                self.data,
+                lambda tasks: self.collector.collect(tasks, engines, phase),
+                iteration=index,
+                max_draws=self.rollout.max_draws,
+                with_signal=lambda trajectories: tasks_with_signal(build_table(trajectories, self.agents, credit=self.credit)),
+            )
 
     def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
-        """Update every trainable group on its agents' rows."""
-        reports = {}
-        for name, group in self.groups.items():
-            if group.settings.trainable:
-                own = {agent: rows[agent] for agent in group.agents if agent in rows}
-                with group.training():
-                    reports[name] = group.update(own, seed=derive_seed(self.seed, "update", index, name))
+        """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
+        reports: dict[str, UpdateReport] = {}
+        if index < warmup(self.critics):
+            return reports
+        for name in self.schedule.active([name for name, group in self.groups.items() if group.settings.trainable], index):
+            group = self.groups[name]
+            own = {agent: rows[agent] for agent in group.agents if agent in rows}
+            with group.training():
+                reports[name] = group.update(own, seed=derive_seed(self.seed, "update", index, name))
         return reports
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let Ctrl-C end the run in good order, and callbacks know of whatever else does."""
+        try:
+            with on_interrupt(self._request_stop):
+                yield
+        except BaseException as error:
+            self._call("on_exception", error)
+            raise
 
     def _conclude(self) -> None:
         """Validate and save; a run that was stopped is saved first, so that it can go on as if it never had been."""
@@ -296,9 +325,7 @@ class MultiAgentTrainer:
         self._record(phase, result.trajectories)
         return result
 
-    def _evaluate_only(
-        self, phase: str, team: Team, groups: Mapping[str, WorkerGroup], data: TaskDataModule, ckpt_path: str | Path | None
-    ) -> Evaluation:
+    def _evaluate_only(self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None) -> Evaluation:
         self._bind(team, groups, data)
         data.setup("validate" if phase == "validation" else "test")
         if ckpt_path is not None:
@@ -309,7 +336,9 @@ class MultiAgentTrainer:
         """Write a checkpoint and drop those that are neither last nor best."""
         if self.fast_dev_run:
             return
-        path = save_checkpoint(self.folder.checkpoints, self.groups, self.state.manifest(self.seed, self.groups, self.data.fingerprints))
+        self.state.estimator = self.estimator.state_dict()
+        manifest = self.state.manifest(self.seed, self.groups, self.data.fingerprints)
+        path = save_checkpoint(self.folder.checkpoints, self.groups, manifest, critics=self.critics)
         keep = {path.name}
         if self.keep_best and self.state.best_at is not None:
             keep.add(f"iteration-{self.state.best_at:06d}")

@@ -15,6 +15,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.workers.group import GroupSettings, WorkerGroup
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 
 Sharing = Literal["shared", "per_agent"]
@@ -79,6 +80,7 @@ def build_groups(
     load: Callable[[str], tuple[nn.Module, Any]],
     engine: Callable[[nn.Module, Any], Engine],
     iterations: int = 1,
+    schedule: GroupSchedule | None = None,
 ) -> dict[str, WorkerGroup]:
     """Load each group's model once and bind its agents.
 
@@ -88,16 +90,18 @@ def build_groups(
         fabric: Places policies and scales gradients.
         load: Returns model and tokenizer for a model name.
         engine: Returns the engine that generates with a policy.
-        iterations: Length of the run, from which schedules know their number of steps.
+        iterations: Length of the run, from which learning rate schedules know their number of steps.
+        schedule: Which groups learn in which iteration; all by default.
 
     Raises:
         ConfigError: See :func:`assign_groups`.
     """
-    groups = {}
-    for name, members in assign_groups(bindings, sharing).items():
+    groups, assigned = {}, assign_groups(bindings, sharing)
+    learners = [name for name, members in assigned.items() if members[0].trainable]
+    for name, members in assigned.items():
         first = members[0]
         policy, tokenizer = load(first.model)
-        steps = iterations * first.update.updates_per_iteration * first.update.epochs
+        steps = (schedule or GroupSchedule()).count(learners, name, iterations) * first.update.updates_per_iteration * first.update.epochs
         groups[name] = WorkerGroup(
             name,
             policy=policy,

@@ -210,7 +210,7 @@ def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: 
     lengths = torch.tensor([len(row.response_ids) for row in minibatch])
     weights = torch.tensor([row.weight for row in minibatch])
     denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
-    rows = [row for row in minibatch if row.agent == agent.name and (row.advantage != 0 or agent.objective.needs_zero_advantage_rows)]
+    rows = [row for row in minibatch if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)]
     for chunk in chunk_by_tokens(rows, budget):
         yield collate([rows[index] for index in chunk], pad_id=pad_id, denominator=denominator)
 

@@ -23,6 +23,7 @@ from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Record, Task, Turn
 from drmas_pl.workers.build import AgentBinding, Sharing, build_groups
 from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 
 
@@ -123,6 +124,7 @@ def make_groups(
     optimizer: OptimizerSettings | None = None,
     iterations: int = 4,
     engine: Any = make_engine,
+    schedule: GroupSchedule | None = None,
 ) -> dict[str, WorkerGroup]:
     """Build the worker groups of the toy team.
 
@@ -137,6 +139,7 @@ def make_groups(
         optimizer: Optimizer settings of every agent.
         iterations: Length of the run.
         engine: Builds the engine of a group.
+        schedule: Which groups learn when.
     """
     common = {"sampling": {"max_new_tokens": 4}, **(agent or {})}
     bindings = [
@@ -151,7 +154,7 @@ def make_groups(
         )
         for name in names
     ]
-    return build_groups(bindings, sharing=sharing, fabric=fabric, load=load, engine=engine, iterations=iterations)
+    return build_groups(bindings, sharing=sharing, fabric=fabric, load=load, engine=engine, iterations=iterations, schedule=schedule)
 
 
 def make_data(**changes: Any) -> TaskDataModule:

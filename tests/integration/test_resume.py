@@ -12,7 +12,9 @@ import torch
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.errors import CheckpointError
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.trainer.settings import EvaluationSettings
+from drmas_pl.rollout.baselines import RoleBaseline
+from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import make_data, make_groups, make_tasks, make_trainer
@@ -42,11 +44,27 @@ def test_stopping_after_any_iteration_and_resuming_changes_nothing(tmp_path: Pat
         assert [e["sampled"] for e in resumed.state.evaluations] == [e["sampled"] for e in whole.state.evaluations]
 
 
+def test_a_running_baseline_resumes_where_it_was(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", estimator=RoleBaseline())
+    run(tmp_path / "part", estimator=RoleBaseline(), callbacks=[StopAt(2)])
+    resumed = run(tmp_path / "part", resume=tmp_path / "part", estimator=RoleBaseline())
+    assert resumed.estimator.state_dict() == whole.estimator.state_dict() != {}
+    assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
+
+
+def test_dynamic_sampling_and_turns_of_groups_resume_where_they_were(tmp_path: Path) -> None:
+    more = {"rollout": RolloutSettings(samples=2, max_draws=3), "schedule": GroupSchedule("round_robin")}
+    whole = run(tmp_path / "whole", **more)
+    run(tmp_path / "part", callbacks=[StopAt(1)], **more)
+    resumed = run(tmp_path / "part", resume=tmp_path / "part", **more)
+    assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
+
+
 def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -> None:
     stopped = run(tmp_path, groups=APART, callbacks=[StopAt(2)])
     trainer = make_trainer(tmp_path)
     groups = make_groups(trainer.fabric, **APART, names=("editor", "writer"))  # type: ignore[arg-type]
-    trainer._start(stopped.team, groups, make_data(), tmp_path)
+    trainer._start(stopped.team, groups, make_data(), tmp_path, {})
     for name, group in groups.items():
         before, after = (g._named_optimizer_state() for g in (stopped.groups[name], group))
         assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)

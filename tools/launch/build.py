@@ -19,12 +19,15 @@ from drmas_pl.models import load_model
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.tools.launch.construct import build, construct, settings
+from drmas_pl.tools.launch.critics import configured_critics, critic_settings
 from drmas_pl.tools.launch.roles import SAMPLING, build_binding, check_run_settings, role_model, role_order
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
 from drmas_pl.workers.build import Sharing, build_groups
+from drmas_pl.workers.critic import CriticGroup
 from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.schedule import GroupSchedule
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ class Run:
     team: Team
     groups: dict[str, WorkerGroup]
     data: TaskDataModule
+    critics: dict[str, CriticGroup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
     """
     run = settings(RunSettings, {item.name: config[item.name] for item in fields(RunSettings)})
     check_run_settings(config)
+    warmup = critic_settings(config).warmup if config["critic"] else 0
     use_threads(run.threads if run.threads is not None else config["model"].get("threads"))
     torch.manual_seed(derive_seed(run.seed, "build"))
     env = build(config["env"], "env", skip=("name",))
@@ -72,15 +77,18 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
     trainer = build_trainer(config, callbacks)
     names = role_order(team, config["agents"]["roles"])
     models = {model.path: model for model in (role_model(name, config) for name in names)}
+    bindings = [build_binding(name, config) for name in names]
     groups = build_groups(
-        [build_binding(name, config) for name in names],
+        bindings,
         sharing=run.sharing,
         fabric=trainer.fabric,
         load=lambda path: load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation),
         engine=functools.partial(build_engine, config["engine"]),
-        iterations=trainer.max_iterations,
+        iterations=trainer.max_iterations - warmup,
+        schedule=trainer.schedule,
     )
-    return Run(trainer, team, groups, data)
+    critics = configured_critics(config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations)
+    return Run(trainer, team, groups, data, critics)
 
 
 def use_threads(count: int | None) -> None:
@@ -131,6 +139,8 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     objects = {
         "output_dir": config["output_dir"],
         "estimator": build(config["advantage"], "advantage"),
+        "credit": build(config["credit"], "credit"),
+        "schedule": settings(GroupSchedule, config["schedule"], "schedule"),
         "rollout": settings(RolloutSettings, rollout, "rollout"),
         "evaluation": settings(EvaluationSettings, {**evaluation, "sampling": sampling}, "evaluation"),
         "seed": config["seed"],

@@ -71,13 +71,13 @@ def compose_run(overrides: Sequence[str], *, config_name: str = "train", multiru
     return config, words
 
 
-def compose_file(group: str, option: str) -> dict[str, Any]:
-    """Return what one file of a config group holds.
+def compose_file(group: str, option: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what one file of a config group holds, with ``overrides`` such as ``retriever.k1=1.2`` applied.
 
     >>> compose_file("evaluation", "paper")["samples"]
     16
     """
-    return cast(dict[str, Any], _plain(_compose([], f"{group}/{option}", hydra=False))[group])
+    return cast(dict[str, Any], _plain(_compose(overrides, f"{group}/{option}", hydra=False))[group])
 
 
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:

@@ -28,7 +28,8 @@ from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
 CONFIG = "config.yaml"
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
-    r"(advantage|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?|data\.train|rollout\.samples"
+    r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?"
+    r"|data\.train|rollout\.(samples|max_draws|align_turns)"
     r"|trainer\.(?!(accelerator|devices|strategy|precision)$).*"
 )
 _FIXED = re.compile(
@@ -150,6 +151,7 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
         "data": {**config["data"], **others},
         "trainer": {**device, **quiet},
         "objective": {},
+        "critic": {},
         "logger": {},
         "resume": None,
     }

@@ -32,6 +32,8 @@ ROLE_SETTINGS = {
 }
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
+# mappings whose keys are names of agents
+BY_AGENT = ("rollout.align_turns.",)
 
 
 def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
@@ -92,6 +94,7 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _open(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield prefixes below which anything goes: targets with ``**kwargs``, and mappings that are one argument's value."""
+    yield from BY_AGENT
     for prefix, node in _nodes(config):
         target = node.get("_target_")
         if isinstance(target, str) and target != "???":

@@ -22,6 +22,10 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
         size = sum(parameter.numel() for parameter in group.policy.parameters())
         rate = f"lr {group.settings.optimizer.lr:g}" if group.settings.trainable else "frozen"
         lines.append(f"  weights {name!r} ({_count(size)} parameters, {rate}): {', '.join(group.agents)}")
+    for name, critic in run.critics.items():
+        size = sum(parameter.numel() for parameter in critic.model.parameters())
+        rate = f"lr {critic.settings.optimizer.lr:g}"
+        lines.append(f"  critic {name!r} ({_count(size)} parameters, {rate}): {', '.join(sorted(critic.agents))}")
     per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
     return "\n".join([*lines, f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}"])
 

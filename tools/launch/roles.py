@@ -73,12 +73,16 @@ def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
 
 
 def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:
-    """Return the model of a role: the run's, that of a file in ``conf/model``, or a path with the run's other settings."""
-    choice = config["agents"]["roles"][name].get("model")
+    """Return the model of a role."""
+    return named_model(config["agents"]["roles"][name].get("model"), config, f"agents.roles.{name}.model")
+
+
+def named_model(choice: str | Mapping[str, Any] | None, config: Mapping[str, Any], where: str) -> ModelSettings:
+    """Return the model that a setting names: the run's, that of a file in ``conf/model``, or a path with the run's other settings."""
     if isinstance(choice, str):
         file = resources.files("drmas_pl.conf") / "model" / f"{choice}.yaml"
         choice = yaml.safe_load(file.read_text()) if file.is_file() else {"path": choice}
-    return settings(ModelSettings, {**config["model"], **(choice or {})}, f"agents.roles.{name}.model")
+    return settings(ModelSettings, {**config["model"], **(choice or {})}, where)
 
 
 def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:

@@ -94,9 +94,9 @@ def test_the_end_token_is_no_text_but_other_special_tokens_are() -> None:
         ("keep", Parsed("no_verdict"), 0.75),
     ],
 )
-def test_score_is_team_reward_plus_local_reward_minus_the_penalty(on_truncated: Any, parsed: Parsed, score: float) -> None:
+def test_score_is_the_credit_minus_the_penalty(on_truncated: Any, parsed: Parsed, score: float) -> None:
     agent = speaker(invalid_penalty=0.5, on_truncated=on_truncated)
-    assert agent.score(make_turn("writer", parsed=parsed, local_reward=0.25), 1.0) == score
+    assert agent.score(make_turn("writer", parsed=parsed), 1.25) == score
 
 
 @pytest.mark.parametrize(("on_truncated", "trained"), [("penalise", True), ("keep", True), ("mask", False)])

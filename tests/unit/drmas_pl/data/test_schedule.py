@@ -149,3 +149,33 @@ def test_arguments_are_checked(arguments: dict, message: str) -> None:
         TaskSchedule(settings.pop("tasks"), settings.pop("tasks_per_iteration"), **settings)
     with pytest.raises(ValueError, match="iteration must be at least 0, got -1"):
         TaskSchedule(make_tasks(3), 2, seed=0).tasks_for(-1)
+
+
+def test_replacements_come_from_the_source_of_what_they_replace() -> None:
+    tasks = make_tasks(4, 6)
+    schedule = TaskSchedule(tasks, 4, seed=0, balance="data_source")
+    drawn = schedule.tasks_for(0)
+    dropped = [task for task in drawn if task.data_source == "s1"]
+    found = schedule.replacements(dropped, {task.id for task in drawn}, iteration=0, draw=1)
+    assert len(found) == len(dropped) == 2 and {task.data_source for task in found} == {"s1"}
+    assert not {task.id for task in found} & {task.id for task in drawn}
+
+
+def test_replacements_are_a_function_of_seed_iteration_and_draw() -> None:
+    tasks = make_tasks(30)
+    first = TaskSchedule(tasks, 3, seed=0)
+    dropped, played = first.tasks_for(0), {task.id for task in first.tasks_for(0)}
+
+    def replace(schedule: TaskSchedule, iteration: int, draw: int) -> list[str]:
+        return ids(schedule.replacements(dropped, played, iteration=iteration, draw=draw))
+
+    again = replace(TaskSchedule(tasks, 3, seed=0), 0, 1)
+    assert again == replace(first, 0, 1) and len(again) == 3
+    others = [replace(first, 1, 1), replace(first, 0, 2), replace(TaskSchedule(tasks, 3, seed=1), 0, 1)]
+    assert all(other != again for other in others)
+
+
+def test_there_are_fewer_replacements_where_nothing_else_is_left() -> None:
+    schedule = TaskSchedule(make_tasks(5), 4, seed=0)
+    drawn = schedule.tasks_for(0)
+    assert len(schedule.replacements(drawn, {task.id for task in drawn}, iteration=0, draw=1)) == 1

@@ -11,7 +11,7 @@ import torch
 from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.rollout.table import TurnTable, build_table
-from drmas_pl.trainer.metrics import calls_per_agent, collection_metrics, mean, signal_metrics, update_metrics
+from drmas_pl.trainer.metrics import calls_per_agent, collection_metrics, health_metrics, mean, signal_metrics, update_metrics
 from drmas_pl.types import Trajectory
 from drmas_pl.workers.update import UpdateReport
 from tests.helpers.toy import Speaker, make_tasks, make_turn
@@ -43,7 +43,7 @@ def random_table() -> TurnTable:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_amplification_is_the_mean_square_of_population_advantages(preset: str) -> None:
     table, estimator = random_table(), GroupNormalizer(ddof=0, eps=0.0, **PRESETS[preset])
-    metrics = signal_metrics(table, estimator(table), estimator)
+    metrics = signal_metrics(table, estimator(table), estimator.scopes)
     for name in NAMES:
         assert metrics[f"train/{name}/amplification"] == pytest.approx(metrics[f"train/{name}/advantage_square"], rel=1e-5)
         if preset == "dr_mas":
@@ -55,9 +55,9 @@ def test_the_global_baseline_does_not_depend_on_the_estimator() -> None:
     found = []
     for preset in PRESETS.values():
         estimator = GroupNormalizer(ddof=0, eps=0.0, **preset)
-        found.append(signal_metrics(table, estimator(table), estimator)["train/editor/amplification_global"])
+        found.append(signal_metrics(table, estimator(table), estimator.scopes)["train/editor/amplification_global"])
     reference = GroupNormalizer(ddof=0, eps=0.0, **PRESETS["grpo_turn"])
-    assert set(found) == {signal_metrics(table, reference(table), reference)["train/editor/amplification"]}
+    assert set(found) == {signal_metrics(table, reference(table), reference.scopes)["train/editor/amplification"]}
 
 
 def test_groups_without_signal_are_counted_per_agent() -> None:
@@ -69,7 +69,7 @@ def test_groups_without_signal_are_counted_per_agent() -> None:
     ]
     trajectories.append(Trajectory(make_tasks(5)[4], 0, (make_turn("writer"), make_turn("editor")), 1.0, "terminated"))
     table, estimator = build_table(trajectories, {name: Speaker(name) for name in NAMES}), GroupNormalizer()
-    metrics = signal_metrics(table, estimator(table), estimator)
+    metrics = {**signal_metrics(table, estimator(table), estimator.scopes), **health_metrics(table)}
     writer = {name.rpartition("/")[2]: value for name, value in metrics.items() if "/writer/" in name}
     assert writer["no_signal"] == pytest.approx(7 / 9)
     assert (writer["groups_all_zero"], writer["groups_all_one"]) == (0.2, 0.4)
@@ -80,7 +80,7 @@ def test_groups_without_signal_are_counted_per_agent() -> None:
 
 
 def test_an_empty_table_has_no_signal_metrics() -> None:
-    assert signal_metrics(build_table([], {}), torch.zeros(0), GroupNormalizer()) == {}
+    assert signal_metrics(build_table([], {}), torch.zeros(0), GroupNormalizer().scopes) == {}
 
 
 @pytest.fixture
@@ -120,6 +120,7 @@ def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) ->
         {
             "calls": 2 / 3,
             "valid": 0.0,
+            "malformed": 0.0,
             "truncated": 0.5,
             "no_verdict": 0.5,
             "prompt_truncated": 0.5,

@@ -17,12 +17,14 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
+from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.trainer.checkpoint import read_manifest
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_tasks, make_trainer
 
@@ -338,3 +340,53 @@ def test_the_manifest_describes_the_run(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "checkpoints" / "iteration-000004")
     assert (manifest.iteration, manifest.seed, manifest.agents) == (4, 11, {"writer": "shared", "editor": "shared"})
     assert manifest.data == trainer.data.fingerprints and len(set(manifest.templates.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "learners"),
+    [
+        (GroupSchedule("round_robin"), ["writer", "editor", "writer", "editor"]),
+        (GroupSchedule("alternate", every=2), ["writer", "writer", "editor", "editor"]),
+    ],
+    ids=["round_robin", "alternate"],
+)
+def test_groups_learn_when_it_is_their_turn(tmp_path: Path, schedule: GroupSchedule, learners: list[str]) -> None:
+    trainer = fit(tmp_path, schedule=schedule)
+    named = [{name.split("/")[2] for name in record if name.startswith("train/group/")} for record in train_records(trainer)]
+    assert named == [{name} for name in learners]
+    # everybody plays and is explained all the same
+    assert all({"train/writer/calls", "train/editor/calls"} <= set(record) for record in train_records(trainer))
+
+
+def test_a_learning_rate_schedule_counts_only_the_iterations_in_which_its_group_learns(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    groups = make_groups(trainer.fabric, iterations=7, schedule=GroupSchedule("alternate", every=2))
+    assert [group.settings.total_steps for group in groups.values()] == [4, 3]
+
+
+def test_dynamic_sampling_trains_only_on_tasks_with_signal(tmp_path: Path) -> None:
+    rollout = RolloutSettings(samples=2, max_draws=5)
+    trainer = fit(tmp_path, rollout=rollout, data=make_data(train=make_tasks(20), tasks_per_iteration=4), record=("train",))
+    for iteration, record in enumerate(train_records(trainer), start=1):
+        played = read_trajectories(trainer.folder.trajectories("train", iteration))
+        scores: dict[str, set[tuple[float, ...]]] = {}
+        for trajectory in played:
+            scores.setdefault(trajectory.task.id, set()).add((trajectory.reward,))
+        kept = [task for task, found in scores.items() if len(found) > 1]
+        assert record["train/dropped_tasks"] == pytest.approx(1 - len(kept) / len(scores))
+        assert len(kept) == 4 and record["train/editor/no_signal"] < 0.5
+    assert any(record["train/dropped_tasks"] > 0 for record in train_records(trainer))
+
+
+def test_alignment_decides_how_many_rows_an_agent_trains(tmp_path: Path) -> None:
+    plain = train_records(fit(tmp_path / "plain", max_iterations=1))[0]
+    aligned = train_records(fit(tmp_path / "aligned", rollout=RolloutSettings(samples=4, align_turns={"editor": 1}), max_iterations=1))[0]
+    assert plain["train/editor/calls"] == aligned["train/editor/calls"] > 1
+    assert aligned["train/group/editor/rows"] < plain["train/group/editor/rows"]
+    assert aligned["train/group/writer/rows"] == plain["train/group/writer/rows"]
+
+
+def test_the_credit_rule_decides_the_scores(tmp_path: Path) -> None:
+    plain = train_records(fit(tmp_path / "plain", max_iterations=1))[0]
+    half = train_records(fit(tmp_path / "half", max_iterations=1, credit=TeamReward(alpha=0.5)))[0]
+    assert half["train/writer/reward_mean"] == pytest.approx(plain["train/writer/reward_mean"] / 2) and half["train/reward"] > 0

@@ -25,7 +25,7 @@ WORLD = ("+env=search", "+agents=hierarchy")
         ((*WORLD, "+rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
         ((*WORLD, "++optimiser.lr=3"), "unknown setting 'optimiser'; did you mean 'optimizer'"),
         ((*WORLD, "lr=3"), "unknown setting 'lr'; did you mean 'optimizer.lr'"),
-        ((*WORLD, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, data"),
+        ((*WORLD, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, "),
         ((*WORLD, "env.max_turn=3"), "unknown setting 'env.max_turn'; did you mean 'env.max_turns'"),
         ((*WORLD, "agents.roles.answer.samplng={}"), "did you mean 'agents.roles.answer.sampling'"),
         ((*WORLD, "agents.roles.answer.sampling.temprature=1"), "did you mean 'agents.roles.answer.sampling.temperature'"),

@@ -1,0 +1,73 @@
+"""Play an iteration's tasks, and others in place of those that teach nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drmas_pl.data.module import TaskDataModule
+from drmas_pl.types import Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What an iteration played.
+
+    Attributes:
+        tasks: Every task, in the order of drawing.
+        trajectories: Every trajectory.
+        kept: Ids of the tasks to train on; None trains on all.
+        draws: How often tasks were drawn.
+    """
+
+    tasks: tuple[Task, ...]
+    trajectories: list[Trajectory]
+    kept: frozenset[str] | None
+    draws: int
+
+    @property
+    def dropped(self) -> float:
+        """Share of the played tasks that are not trained on."""
+        ids = {task.id for task in self.tasks}
+        return 0.0 if self.kept is None else 1 - len(self.kept) / max(len(ids), 1)
+
+
+def draw_and_play(
+    data: TaskDataModule,
+    play: Callable[[Sequence[Task]], list[Trajectory]],
+    *,
+    iteration: int,
+    max_draws: int,
+    with_signal: Callable[[Sequence[Trajectory]], set[str]],
+) -> Drawn:
+    """Play the tasks of an iteration; with ``max_draws`` above 1, draw further ones until each trained task carries signal.
+
+    Args:
+        data: Where tasks come from.
+        play: Plays tasks.
+        iteration: Counted from 0.
+        max_draws: Largest number of draws; 1 plays the iteration's tasks and trains on all of them.
+        with_signal: Returns the ids of the tasks whose trajectories carry learning signal.
+    """
+    drawn = tuple(data.tasks_for(iteration))
+    tasks, trajectories = drawn, play(drawn)
+    if max_draws == 1:
+        return Drawn(tasks, trajectories, None, 1)
+    wanted, kept, draw = len({task.id for task in drawn}), with_signal(trajectories), 1
+    dropped = [task for task in drawn if task.id not in kept]
+    while dropped and draw < max_draws:
+        drawn = data.replacements(dropped, {task.id for task in tasks}, iteration=iteration, draw=draw)
+        if not drawn:
+            break
+        played = play(drawn)
+        found = with_signal(played)
+        dropped = [task for task in drawn if task.id not in found]
+        tasks, trajectories, kept, draw = (*tasks, *drawn), [*trajectories, *played], kept | found, draw + 1
+    if len(kept) < wanted:
+        log.warning(
+            "only %d of %d tasks carry signal after %d draws; raise rollout.max_draws or choose other tasks", len(kept), wanted, draw
+        )
+    return Drawn(tasks, trajectories, frozenset(kept), draw)

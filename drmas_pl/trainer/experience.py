@@ -1,0 +1,52 @@
+"""From what was played to what is trained on: the stages between a collection and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from drmas_pl.batch import Row
+from drmas_pl.rollout.batching import build_rows
+from drmas_pl.rollout.estimators import TokenAdvantages
+from drmas_pl.rollout.filtering import aligned_rows
+from drmas_pl.rollout.table import TurnTable
+from drmas_pl.trainer.drawing import Drawn
+from drmas_pl.workers.group import WorkerGroup
+
+
+def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
+    """Leave out the rows of tasks that are not trained on."""
+    if drawn.kept is None:
+        return table
+    return table.take(torch.tensor([row for row, task in enumerate(table.tasks) if task in drawn.kept], dtype=torch.int64))
+
+
+def penalised(table: TurnTable, groups: Iterable[WorkerGroup]) -> TurnTable:
+    """Take the KL penalty of agents that put it into the reward from their scores."""
+    score, trained = table.score.clone(), table.trained.tolist()
+    for group in groups:
+        for agent in group.agents.values():
+            own = [index for index, turn in enumerate(table.turns) if turn.agent == agent.name and trained[index]]
+            penalties = group.reward_penalties(agent, [table.turns[index] for index in own])
+            score[own] -= torch.tensor(penalties, dtype=score.dtype)
+    return replace(table, score=score)
+
+
+def training_rows(
+    table: TurnTable, advantage: Tensor | TokenAdvantages, *, align_turns: Mapping[str, int], seed: int
+) -> dict[str, list[Row]]:
+    """Build the rows that each agent trains on.
+
+    Args:
+        table: N turns.
+        advantage: Their advantages.
+        align_turns: See :func:`~drmas_pl.rollout.filtering.aligned_rows`; empty keeps every row once.
+        seed: Decides what alignment drops and repeats.
+    """
+    if align_turns:
+        places = aligned_rows(table, align_turns, seed=seed)
+        table, advantage = table.take(places), advantage[places]
+    return build_rows(table, advantage)

@@ -1,0 +1,237 @@
+"""A critic and its optimizer: judges the tokens of its agents and learns from what they led to.
+
+Minibatches, denominators and guard rails are those of the policies' updates, see :mod:`drmas_pl.workers.update`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from drmas_pl.batch import Row, collate
+from drmas_pl.critic import ValueModel, ValueRow, pad_tokens, response_values
+from drmas_pl.errors import CheckpointError, TrainingStopped
+from drmas_pl.functional.values import clipped_value_loss, explained_variance
+from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
+from drmas_pl.workers.scoring import chunk_by_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CriticSettings:
+    """How a critic learns.
+
+    Attributes:
+        optimizer: Optimizer and schedule.
+        value_clip: How far a value may move from that before the update until its token's gradient is cut; None for no bound.
+        updates_per_iteration: Minibatches per pass over the rows.
+        epochs: Passes over the rows.
+        max_grad_norm: Clip of the gradient norm.
+        micro_batch_tokens: Largest number of padded tokens computed at once; memory grows with it, results do not change.
+        max_skips: Number of skipped minibatches in a row after which the run stops.
+        warmup: First iterations in which critics learn and policies do not.
+        dump_folder: Where skipped minibatches are written; None writes nothing.
+        total_steps: Known number of optimizer steps of the whole run, for the schedule.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    value_clip: float | None = 0.2
+    updates_per_iteration: int = 1
+    epochs: int = 1
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 16384
+    max_skips: int = 3
+    warmup: int = 0
+    dump_folder: str | None = None
+    total_steps: int = 1
+
+    def __post_init__(self) -> None:
+        least = {"updates_per_iteration": 1, "epochs": 1, "micro_batch_tokens": 1, "max_skips": 1, "warmup": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off")
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ValueError(f"value_clip must be positive, got {self.value_clip}; use null to switch clipping off")
+
+
+@dataclass(slots=True)
+class CriticReport:
+    """What one iteration did to a critic: optimizer steps, skipped minibatches, and means by metric."""
+
+    steps: int = 0
+    skipped: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class CriticGroup:
+    """One value model with its optimizer, and the agents whose tokens it judges.
+
+    Args:
+        name: Name of the critic; keys its checkpoint folder and metrics.
+        model: Judges tokens.
+        agents: Names of its agents.
+        pad_id: Padding id of their tokenizer.
+        fabric: Places the model and scales gradients.
+        settings: See :class:`CriticSettings`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: ValueModel,
+        agents: Collection[str],
+        pad_id: int,
+        fabric: Fabric,
+        settings: CriticSettings | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.agents = frozenset(agents)
+        self.pad_id = pad_id
+        self.fabric = fabric
+        self.settings = settings or CriticSettings()
+        self.steps = 0
+        self.skipped_in_a_row = 0
+        self.module: nn.Module
+        self.module, self.optimizer = fabric.setup(model, build_optimizer(model.parameters(), self.settings.optimizer))
+        self.module.eval()
+
+    @torch.no_grad()
+    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        """Return the value of each sampled token of ``rows``, in order."""
+        out: list[tuple[float, ...]] = [()] * len(rows)
+        for chunk in chunk_by_tokens(rows, self.settings.micro_batch_tokens):
+            batch = collate([rows[index] for index in chunk], pad_id=self.pad_id, denominator=1.0).to(self.fabric.device)
+            for index, line in zip(chunk, response_values(self.module, batch).tolist(), strict=True):
+                out[index] = tuple(line[: len(rows[index].response_ids)])
+        return out
+
+    def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
+        """Run the iteration's optimizer steps.
+
+        Args:
+            rows: What the critic said and what became of it.
+            seed: Seed of the shuffle into minibatches.
+
+        Raises:
+            TrainingStopped: Too many minibatches in a row had to be skipped.
+        """
+        report = CriticReport()
+        if not rows:
+            return report
+        generator = torch.Generator().manual_seed(seed % (1 << 63))
+        done: list[dict[str, float]] = []
+        self.module.train()
+        try:
+            for _ in range(self.settings.epochs):
+                order = torch.randperm(len(rows), generator=generator)
+                for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
+                    self._step([rows[index] for index in part.tolist()], report, done)
+        finally:
+            self.module.eval()
+        report.metrics = {name: math.fsum(step[name] for step in done) / len(done) for name in (done[0] if done else ())}
+        explained = float(explained_variance(_column(rows, "values"), _column(rows, "returns")))
+        report.metrics |= {"explained_variance": explained} if math.isfinite(explained) else {}
+        return report
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimizer state and counters."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, folder / "model.safetensors")
+        counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+        (folder / "critic.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+        torch.save(named_state(self.model, self.optimizer), folder / "optimizer.pt")
+
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote.
+
+        Raises:
+            CheckpointError: A file is missing or does not fit this critic.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            record = json.loads((folder / "critic.json").read_text())
+            if record["agents"] != sorted(self.agents):
+                raise ValueError(f"it judges {record['agents']}, this one {sorted(self.agents)}")
+            self.model.load_state_dict(load_file(folder / "model.safetensors"))
+            load_named_state(self.model, self.optimizer, torch.load(folder / "optimizer.pt", weights_only=True))
+            self.steps, self.skipped_in_a_row = record["steps"], record["skipped_in_a_row"]
+        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
+            raise CheckpointError(f"checkpoint {folder} does not fit critic {self.name!r}: {error}") from error
+
+    def _step(self, minibatch: Sequence[ValueRow], report: CriticReport, done: list[dict[str, float]]) -> None:
+        """Accumulate the gradient of a minibatch, check it, clip it and step."""
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, clipped = self._accumulate(minibatch)
+        norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._skip(minibatch, report)
+            return
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(self.steps, self.settings.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.settings.max_grad_norm, error_if_nonfinite=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps, self.skipped_in_a_row, report.steps = self.steps + 1, 0, report.steps + 1
+        done.append({"value_loss": loss, "clipped": clipped, "grad_norm": norm, "lr": rate})
+
+    def _accumulate(self, minibatch: Sequence[ValueRow]) -> tuple[float, float]:
+        """Add the minibatch's gradient to ``.grad``; return its loss and the share of clipped tokens."""
+        rows = [line.row for line in minibatch]
+        tokens = sum(len(row.response_ids) for row in rows)
+        loss = clipped = 0.0
+        for chunk in chunk_by_tokens(rows, self.settings.micro_batch_tokens):
+            batch = collate([rows[index] for index in chunk], pad_id=self.pad_id, denominator=tokens).to(self.fabric.device)
+            value = response_values(self.module, batch)
+            found = clipped_value_loss(
+                value,
+                pad_tokens([minibatch[index].values for index in chunk], value),
+                pad_tokens([minibatch[index].returns for index in chunk], value),
+                batch.response_mask,
+                denominator=batch.denominator,
+                clip=self.settings.value_clip,
+            )
+            self.fabric.backward(found.loss)
+            loss, clipped = loss + float(found.loss.detach()), clipped + float(found.clipped) / tokens
+        return loss, clipped
+
+    def _skip(self, minibatch: Sequence[ValueRow], report: CriticReport) -> None:
+        """Count and dump a minibatch whose loss or gradient is not finite."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.skipped_in_a_row, report.skipped = self.skipped_in_a_row + 1, report.skipped + 1
+        where = ""
+        if self.settings.dump_folder is not None:
+            path = Path(self.settings.dump_folder) / f"critic-{self.name}-step{self.steps}-skip{self.skipped_in_a_row}.pt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save([asdict(line) for line in minibatch], path)
+            where = f"; the last one is in {path}"
+        if self.skipped_in_a_row >= self.settings.max_skips:
+            raise TrainingStopped(
+                f"critic {self.name!r} skipped {self.skipped_in_a_row} minibatches in a row: loss or gradient norm not finite{where}"
+            )
+
+
+def _column(rows: Sequence[ValueRow], name: str) -> Tensor:
+    """Lay the numbers of all rows' tokens one behind the other."""
+    numbers: list[Any] = [number for row in rows for number in getattr(row, name)]
+    return torch.tensor(numbers, dtype=torch.float64)

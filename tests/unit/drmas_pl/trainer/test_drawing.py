@@ -1,0 +1,67 @@
+"""Dynamic sampling: tasks that teach nothing are replaced by others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from drmas_pl.trainer.drawing import Drawn, draw_and_play
+from drmas_pl.types import Task, Trajectory
+from tests.helpers.toy import make_data, make_tasks
+
+TASKS = make_tasks(12)
+USELESS = {task.id for index, task in enumerate(TASKS) if index % 3}
+
+
+def draw(max_draws: int, *, useless: set[str] = USELESS, iteration: int = 0, calls: list[list[str]] | None = None) -> Drawn:
+    """Draw four tasks per iteration out of twelve, two thirds of which teach nothing."""
+
+    def play(tasks: Sequence[Task]) -> list[Trajectory]:
+        if calls is not None:
+            calls.append([task.id for task in tasks])
+        return [Trajectory(task, 0, (), 0.0, "terminated") for task in tasks]
+
+    def with_signal(trajectories: Sequence[Trajectory]) -> set[str]:
+        return {trajectory.task.id for trajectory in trajectories} - useless
+
+    data = make_data(train=TASKS, tasks_per_iteration=4)
+    return draw_and_play(data, play, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
+
+
+def test_one_draw_trains_on_what_came() -> None:
+    drawn = draw(1)
+    assert drawn.kept is None and drawn.draws == 1 and len(drawn.tasks) == 4 and drawn.dropped == 0.0
+
+
+def test_tasks_without_signal_are_replaced_until_the_batch_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[list[str]] = []
+    drawn = draw(10, calls=calls)
+    assert drawn.kept == {task.id for task in TASKS} - USELESS and not caplog.records
+    played = [task.id for task in drawn.tasks]
+    assert len(set(played)) == len(played) and [trajectory.task.id for trajectory in drawn.trajectories] == played
+    # each draw asks for as many as are missing
+    kept = 0
+    for ids in calls:
+        assert len(ids) == 4 - kept
+        kept += len(set(ids) - USELESS)
+    assert drawn.draws == len(calls) > 1 and drawn.dropped == pytest.approx(1 - 4 / len(played))
+
+
+def test_drawing_again_gives_the_same_tasks() -> None:
+    assert draw(10).tasks == draw(10).tasks != draw(10, iteration=1).tasks
+
+
+def test_the_cap_ends_it_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        drawn = draw(2, useless={task.id for task in TASKS})
+    assert drawn.draws == 2 and drawn.kept == frozenset() and len(drawn.tasks) == 8
+    assert "only 0 of 4 tasks carry signal after 2 draws; raise rollout.max_draws" in caplog.text
+
+
+def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        drawn = draw(50, useless={task.id for task in TASKS[1:]})
+    assert len(drawn.tasks) == 12 and drawn.kept == {TASKS[0].id} and drawn.draws < 50
+    assert "only 1 of 4 tasks" in caplog.text

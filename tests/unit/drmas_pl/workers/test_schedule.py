@@ -1,0 +1,45 @@
+"""Which worker groups learn when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drmas_pl.workers.schedule import GroupSchedule
+
+NAMES = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "learning"),
+    [
+        (GroupSchedule(), ["abc"] * 6),
+        (GroupSchedule("alternate", every=2), ["a", "a", "b", "b", "c", "c", "a"]),
+        (GroupSchedule("round_robin"), ["a", "b", "c", "a"]),
+    ],
+    ids=repr,
+)
+def test_groups_take_turns(schedule: GroupSchedule, learning: list[str]) -> None:
+    assert ["".join(schedule.active(NAMES, iteration)) for iteration in range(len(learning))] == learning
+    assert schedule.count(NAMES, "b", len(learning)) == sum("b" in names for names in learning)
+
+
+def test_without_trainable_groups_nobody_learns() -> None:
+    assert GroupSchedule("round_robin").active([], 3) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"order": "random"}, r"order must be one of \['joint', 'alternate', 'round_robin'\], got 'random'"),
+        ({"order": "alternate", "every": 0}, "every must be at least 1, and 1 unless order=alternate, got every=0"),
+        (
+            {"order": "round_robin", "every": 2},
+            "every must be at least 1, and 1 unless order=alternate, got every=2 with order=round_robin",
+        ),
+    ],
+)
+def test_wrong_settings_say_what_is_right(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GroupSchedule(**settings)

@@ -1,0 +1,79 @@
+"""Build the critics of a run from its resolved configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.fabric import Fabric
+
+from drmas_pl.models import load_model
+from drmas_pl.optim import OptimizerSettings
+from drmas_pl.tools.launch.construct import settings
+from drmas_pl.tools.launch.roles import ModelSettings, named_model
+from drmas_pl.workers.build import AgentBinding, Sharing
+from drmas_pl.workers.build_critics import build_critics
+from drmas_pl.workers.critic import CriticGroup, CriticSettings
+
+# a critic starts from nothing where its agents start from a trained model
+FASTER = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CriticChoice:
+    """Which critics there are.
+
+    Attributes:
+        model: Model they start from; None takes their agents' own.
+        sharing: Who is judged by whom.
+    """
+
+    model: str | None
+    sharing: Sharing
+
+
+def critic_settings(config: Mapping[str, Any]) -> CriticSettings:
+    """Check the section ``critic`` and return how critics learn.
+
+    Raises:
+        ConfigError: A value is of the wrong type or out of range.
+    """
+    own = {key: value for key, value in config["critic"].items() if key not in ("model", "sharing")}
+    run = config["optimizer"]["lr"]
+    rate = FASTER * (config["model"]["lr"] if run is None else run)
+    optimizer = {**own["optimizer"], "lr": rate if own["optimizer"]["lr"] is None else own["optimizer"]["lr"]}
+    checked = settings(OptimizerSettings, optimizer, "critic.optimizer")
+    return settings(CriticSettings, {**own, "optimizer": checked, "dump_folder": f"{config['output_dir']}/skipped"}, "critic")
+
+
+def configured_critics(
+    config: Mapping[str, Any], bindings: Sequence[AgentBinding], models: Mapping[str, ModelSettings], *, fabric: Fabric, iterations: int
+) -> dict[str, CriticGroup]:
+    """Build the critics of a run; none with ``critic=none``.
+
+    Args:
+        config: Resolved configuration.
+        bindings: Agents, already bound to their weights.
+        models: Settings of the agents' models by path.
+        fabric: Places critics and scales gradients.
+        iterations: Length of the run.
+
+    Raises:
+        ConfigError: A value does not fit what it is for.
+    """
+    if not config["critic"]:
+        return {}
+    how = critic_settings(config)
+    choice = settings(CriticChoice, {key: config["critic"][key] for key in ("model", "sharing")}, "critic")
+    other = None if choice.model is None else named_model(choice.model, config, "critic.model")
+    known = {**models, **({} if other is None else {other.path: other})}
+    return build_critics(
+        bindings,
+        sharing=choice.sharing,
+        fabric=fabric,
+        load=lambda path: load_model(path, dtype=known[path].dtype, attn_implementation=known[path].attn_implementation),
+        settings=how,
+        model=None if other is None else other.path,
+        iterations=iterations,
+    )
