@@ -6,9 +6,11 @@ holds; both must agree on what a box is, so it is defined once, here.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 _BOX: Final = r"\boxed"
+_BRACES: Final = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 class Box(NamedTuple):
@@ -66,16 +68,10 @@ def closing_brace(text: str, start: int) -> int | None:
         >>> closing_brace(r"{a{b}\}c}", 0)
         8
     """
-    depth, index = 0, start
-    while index < len(text):
-        char = text[index]
-        if char == "\\":
-            index += 1
-        elif char == "{":
-            depth += 1
-        elif char == "}":
-            depth -= 1
+    depth = 0
+    for match in _BRACES.finditer(text, start):
+        if match[0] in "{}":
+            depth += 1 if match[0] == "{" else -1
             if depth == 0:
-                return index
-        index += 1
+                return match.start()
     return None

@@ -123,21 +123,26 @@ class Division:
         rows: Rows of our layout by split: train, validation, test.
         repeated: Training questions that came before.
         tested: Training questions that a test set asks too.
+        overlong: Training questions that are too long.
     """
 
     rows: dict[str, list[dict[str, Any]]]
     repeated: int
     tested: int
+    overlong: int
 
 
-def divide(train: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]], *, validation_size: int, seed: int) -> Division:
-    """Make three disjoint splits: training questions that repeat or are tested are dropped, then validation is set apart.
+def divide(
+    train: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]], *, validation_size: int, seed: int, max_characters: int | None = None
+) -> Division:
+    """Make three disjoint splits: training questions that repeat, are tested or too long are dropped, then validation is set apart.
 
     Args:
         train: Rows of our layout.
         test: Rows of our layout.
         validation_size: Rows taken out of ``train``, with every data source's share kept.
         seed: Decides which.
+        max_characters: Longest question to train on or validate with; None for no limit. Test sets are never shortened.
 
     Raises:
         DataError: Nothing would be left to train on.
@@ -149,8 +154,11 @@ def divide(train: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]], *, v
     """
     tested_questions = {normalise(task.question) for task in _tasks(test)}
     fresh: dict[str, tuple[Task, dict[str, Any]]] = {}
-    repeated = tested = 0
+    repeated = tested = overlong = 0
     for task, row in zip(_tasks(train), train, strict=True):
+        if max_characters is not None and len(task.question) > max_characters:
+            overlong += 1
+            continue
         key = normalise(task.question)
         tested += key in tested_questions
         repeated += key in fresh
@@ -167,7 +175,7 @@ def divide(train: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]], *, v
     for task, row in fresh.values():
         split = "validation" if task.id in chosen else "train"
         rows[split].append({**row, "extra_info": {**row["extra_info"], "split": split}})
-    return Division(rows, repeated, tested)
+    return Division(rows, repeated, tested, overlong)
 
 
 def _tasks(rows: Sequence[dict[str, Any]]) -> list[Task]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from drmas_pl.rewards.alternatives import assigned
 from drmas_pl.rewards.nodes import Apply, Node, Symbol, free_symbols
 from drmas_pl.rewards.numeric import decimal_step, exact_value, rounds_to
-from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Relation, Shape, Value, Words
+from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Qualified, Relation, Shape, Value, Words
 from drmas_pl.rewards.size import magnitude
 from drmas_pl.rewards.units import units_agree
 
@@ -53,12 +54,18 @@ def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> boo
         True
     """
     match reference, answer:
+        case Qualified(), Qualified():
+            return reference.condition == answer.condition and same(reference.shape, answer.shape, symbolic)
+        case Qualified(shape=inner), _:
+            return same(inner, answer, symbolic)
+        case _, Qualified(shape=inner):
+            return same(reference, inner, symbolic)
         case Equation(), Equation():
             return _same_equation(reference, answer, symbolic)
         case Equation(), _:
-            return all(same(value, answer, symbolic) for value in reference.values)
+            return _is_label(reference, answer) or all(same(value, answer, symbolic) for value in reference.values)
         case _, Equation():
-            return all(same(reference, value, symbolic) for value in answer.values)
+            return _is_label(answer, reference) or all(same(reference, value, symbolic) for value in answer.values)
         case Value(), Value():
             return units_agree(reference.unit, answer.unit) and _same_formula(reference.node, answer.node, symbolic)
         case Words(), Words():
@@ -88,6 +95,8 @@ def sized(shape: Shape) -> None:
         case Value(node=node) | Words(node=Symbol() | Apply() as node) | Relation(difference=node):
             if exact_value(node) is None:
                 magnitude(node)
+        case Qualified(shape=inner):
+            sized(inner)
         case Bracketed(items=items) | Collection(items=items) | Equation(values=items):
             for item in items:
                 sized(item)
@@ -115,6 +124,11 @@ def _same_equation(reference: Equation, answer: Equation, symbolic: SymbolicLaye
     if reference.difference is None or answer.difference is None:
         return False
     return _proportional(reference.difference, answer.difference, symbolic, positive=False)
+
+
+def _is_label(choice: Equation, letter: Shape) -> bool:
+    """Tell whether a letter alone names a labelled choice, ``(B) 12``."""
+    return isinstance(letter, Value) and isinstance(letter.node, Symbol) and choice.name == f"({letter.node.name})"
 
 
 def _relation_of(shape: Shape) -> Relation | None:
@@ -151,6 +165,12 @@ def _same_bracketed(reference: Bracketed, answer: Bracketed, symbolic: SymbolicL
 
 def _same_collection(reference: Collection, answer: Collection, symbolic: SymbolicLayer | None) -> bool:
     """Compare without order: as sets when either is written as one, otherwise item for item."""
+    named, renamed = assigned(reference.items), assigned(answer.items)
+    if bool(named) != bool(renamed):
+        # What different names stand for has an order, in which a list may follow but a set does not.
+        wanted, found = named or reference.items, renamed or answer.items
+        is_list = not (reference.braced or answer.braced or any(isinstance(item, Equation) for item in (*wanted, *found)))
+        return is_list and len(wanted) == len(found) and all(same(*pair, symbolic) for pair in zip(wanted, found, strict=True))
     if reference.braced or answer.braced:
         return all(any(same(wanted, found, symbolic) for found in answer.items) for wanted in reference.items) and all(
             any(same(wanted, found, symbolic) for wanted in reference.items) for found in answer.items

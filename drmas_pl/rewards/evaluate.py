@@ -17,7 +17,8 @@ from drmas_pl.rewards.size import magnitude
 _MAX_COUNT: Final = 5_000
 _FUNCTIONS: Final = {
     **{name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp")},
-    **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log", "log": "log"},
+    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")},
+    **{"ln": "log", "log": "log"},
 }
 
 
@@ -111,8 +112,10 @@ class _Evaluator:
                 return self._floor(first)
             case "ceil":
                 return -self._floor(-first)
-            case "factorial" | "binomial":
+            case "factorial" | "double_factorial" | "binomial" | "gcd" | "lcm":
                 return self._count(op, values)
+            case "max" | "min":
+                return self._extreme(op, values)
         if op in ("ln", "log") and 0 in values:
             raise _Undefined
         value = getattr(context, _FUNCTIONS[op])(first)
@@ -134,6 +137,12 @@ class _Evaluator:
         if value.imag != 0:
             raise _Undefined
         return self._integer(value.real) or self._context.floor(value.real)
+
+    def _extreme(self, op: str, values: list[Any]) -> Any:
+        """Return the largest or the smallest of real numbers."""
+        if any(value.imag != 0 for value in values):
+            raise _Undefined
+        return max(value.real for value in values) if op == "max" else min(value.real for value in values)
 
     def _integer(self, value: Any) -> Any | None:
         """Return the integer that a number is up to rounding, if any."""

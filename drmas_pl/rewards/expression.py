@@ -12,28 +12,20 @@ from three kinds of node, so that size can be judged before any arithmetic happe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
 from drmas_pl.rewards.latex import Token, Unreadable
-from drmas_pl.rewards.nodes import CONSTANTS, Apply, Node, Number, Symbol, negate
+from drmas_pl.rewards.names import FUNCTIONS, is_symbol, spell
+from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol, negate
 
 MAX_DEPTH: Final = 40
-FUNCTIONS: Final = frozenset(
-    {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp", "abs", "sqrt"}
-)
-_ALIASES: Final = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "infty": "oo", "infinity": "oo", "inf": "oo"}
-_INVERSES: Final = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
-_WORDS = re.compile("|".join(sorted(FUNCTIONS | set(_ALIASES) | {"pi", "oo"}, key=len, reverse=True)) + "|.")
-_CLOSERS: Final = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
+_LISTED: Final = frozenset({"max", "min", "gcd", "lcm"})
+_INVERSES: Final = {name: f"arc{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
+_POSTFIX: Final = {"!": "factorial", "!!": "double_factorial", "%": "percent", r"\degree": "degree"}
+_CLOSERS: Final = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
 _STARTS: Final = frozenset({"(", "[", "{", r"\frac", r"\binom", r"\sqrt", r"\lfloor", r"\lceil"})
-_NOT_SYMBOLS: Final = re.compile(
-    r"\\(?:begin|end|int|sum|prod|lim|oint|iint|partial|nabla|ldots|dots|cdots|vdots|overline|underline|hat|bar|pmod|bmod|mod|equiv|to"
-    r"|rightarrow|angle|triangle|circ|text|cap|setminus|forall|exists|mathbb|max|min|gcd|lcm|det|sim|cong|parallel|perp|boxed|fbox"
-    r"|in|le|ge|ne|pm|mp|cup|lt|gt|degree|[^A-Za-z].*)"
-)  # fmt: skip
 
 
 def parse_expression(tokens: Sequence[Token]) -> Node:
@@ -50,32 +42,20 @@ def parse_expression(tokens: Sequence[Token]) -> Node:
         >>> parse_expression(tokenize("2x", thousands=True, scientific=True))
         Apply(op='mul', args=(Number(value=Fraction(2, 1), places=None), Symbol(name='x')))
     """
-    parser = _Parser([piece for token in tokens for piece in _spell(token)])
+    parser = _Parser([piece for token in tokens for piece in spell(token)])
     node = parser.sum()
     if parser.peek() is not None:
         raise Unreadable(f"unexpected {parser.peek()!r}")
     return node
 
 
-def known_name(letters: str) -> bool:
-    """Tell whether a run of letters is a function or constant written out, such as ``pi``.
-
-    Example:
-        >>> known_name("pi"), known_name("no")
-        (True, False)
-    """
-    return letters in FUNCTIONS or letters in _ALIASES or letters in CONSTANTS
-
-
-def _spell(token: Token) -> list[Token]:
-    """Split a run of letters into known names and single symbols, and drop the backslash of commands that name something."""
-    if token.kind == "letters":
-        return [Token("name", _ALIASES.get(word, word)) for word in _WORDS.findall(token.value)]
-    if token.kind != "name":
-        return [token]
-    bare = token.value[1:]
-    canonical = _ALIASES.get(bare, bare)
-    return [Token("name", canonical if canonical in FUNCTIONS | CONSTANTS and len(bare) > 1 and bare != "sqrt" else token.value)]
+def _applied(name: str, argument: Node, base: Node | None) -> Node:
+    """Apply a function, writing common logarithms and ``cis`` by others."""
+    if name == "lg":
+        return Apply("log", (argument, Number(Fraction(10))))
+    if name == "cis":
+        return Apply("exp", (Apply("mul", (Symbol("i"), argument)),))
+    return Apply(name, (argument,) if base is None else (argument, base))
 
 
 class _Parser:
@@ -110,7 +90,7 @@ class _Parser:
                 self._position += 1
                 factor = self._unary()
                 factors.append(factor if sign == "*" else Apply("inv", (factor,)))
-            elif self._starts_factor():
+            elif self._starts_factor() or self._is_power_of_number():
                 factors.append(self._power())
             else:
                 return factors[0] if len(factors) == 1 else Apply("mul", tuple(factors))
@@ -132,9 +112,9 @@ class _Parser:
             if sign == "^":
                 self._position += 1
                 node = Apply("pow", (node, self._exponent()))
-            elif sign in ("!", "%", r"\degree"):
+            elif sign in _POSTFIX:
                 self._position += 1
-                node = Apply({"!": "factorial", "%": "percent", r"\degree": "degree"}[sign], (node,))
+                node = Apply(_POSTFIX[sign], (node,))
             else:
                 return node
 
@@ -163,7 +143,7 @@ class _Parser:
             return self._root()
         if token.kind == "name" and value in FUNCTIONS:
             return self._function(value)
-        if token.kind == "name" and not _NOT_SYMBOLS.fullmatch(value):
+        if token.kind == "name" and is_symbol(value):
             return self._symbol(value)
         raise Unreadable(f"unexpected {value!r}")
 
@@ -214,9 +194,22 @@ class _Parser:
             raise Unreadable(f"{name} takes no base")
         if exponent == negate(Number(Fraction(1))) and name in _INVERSES:
             name, exponent = _INVERSES[name], None
-        argument = self._argument()
-        node = Apply(name, (argument,) if base is None else (argument, base))
+        if name in _LISTED and base is None and exponent is None:
+            return Apply(name, self._list())
+        node = _applied(name, self._argument(), base)
         return node if exponent is None else Apply("pow", (node, exponent))
+
+    def _list(self) -> tuple[Node, ...]:
+        r"""Read bracketed arguments: ``\max(a, b)`` and ``\max\{a, b\}``."""
+        opener = self._take().value
+        if opener not in ("(", r"\{"):
+            raise Unreadable("expected a list of arguments")
+        items = [self._nested(self.sum)]
+        while self.peek() == ",":
+            self._position += 1
+            items.append(self._nested(self.sum))
+        self._expect(_CLOSERS[opener])
+        return tuple(items)
 
     def _argument(self) -> Node:
         r"""Read a bracketed argument, or factors up to the next sign or function: ``\sin 2x``."""
@@ -273,9 +266,13 @@ class _Parser:
         token = self._tokens[self._position]
         if token.value == "|":
             return self._open_bars == 0
-        return token.value in _STARTS or (
-            token.kind == "name" and token.value not in _CLOSERS.values() and not _NOT_SYMBOLS.fullmatch(token.value)
-        )
+        return token.value in _STARTS or (token.kind == "name" and token.value not in _CLOSERS.values() and is_symbol(token.value))
+
+    def _is_power_of_number(self) -> bool:
+        """Tell whether a number with an exponent follows a letter or bracket, as in ``n2^{n-1}``."""
+        if not 0 < self._position < len(self._tokens) - 1 or self._tokens[self._position - 1].kind == "number":
+            return False
+        return self._tokens[self._position].kind == "number" and self._tokens[self._position + 1].value == "^"
 
     def _take(self) -> Token:
         """Consume one token."""

@@ -10,6 +10,8 @@ import re
 from typing import Final, Literal, NamedTuple, cast
 
 from drmas_pl.boxes import closing_brace
+from drmas_pl.rewards.decimals import repeating_decimals
+from drmas_pl.rewards.layout import strip_layout
 
 MAX_CHARACTERS: Final = 2_000
 MAX_TOKENS: Final = 500
@@ -34,6 +36,8 @@ class Token(NamedTuple):
     value: str
 
 
+_GREEK: Final = "alpha beta gamma delta epsilon theta lambda mu sigma phi omega Delta Omega"
+_VULGAR: Final = "12 13 23 14 34 15 25 35 45 16 56 18 38 58 78"
 _UNICODE: Final = str.maketrans(
     {
         **dict.fromkeys("−–—‐‑", "-"),
@@ -43,10 +47,12 @@ _UNICODE: Final = str.maketrans(
         **{
             "÷": "/", "⁄": "/", "√": r"\sqrt ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": "=",
             "±": r"\pm ", "∪": r"\cup ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "’": "'", "⟨": "(", "⟩": ")",
-            "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
-            "€": r"\text{ euro}", "£": r"\text{ pound}", "，": ",", "（": "(", "）": ")", "％": "%",
+            "∩": r"\cap ", "∖": r"\setminus ", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "∛": r"\sqrt[3]",
+            "…": r"\ldots ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "≡": r"\equiv ", "∠": r"\angle ",
+            "′": "'", "€": r"\text{ euro}", "£": r"\text{ pound}", "，": ",", "（": "(", "）": ")", "％": "%",
         },
-        **{char: f"^{{{digit}}}" for digit, char in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+        **{char: rf"\frac{{{pair[0]}}}{{{pair[1]}}}" for char, pair in zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", _VULGAR.split(), strict=True)},
+        **{char: rf"\{name} " for char, name in zip("αβγδεθλμσφωΔΩ", _GREEK.split(), strict=True)},
     }
 )  # fmt: skip
 
@@ -54,18 +60,15 @@ _REWRITES: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right)\s*\.", ""),
-        (r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])", ""),
+        (r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
         (r"(?<=\d)(?:\{,\}|,\\!|\\,|\\ )\s*(?=\d{3}(?!\d))", ""),
         (r"(?<!\\)\\(?:[!,;:> ]|q?quad(?![A-Za-z]))|~", " "),
-        (r"(?<!\\)(?:\$|\\[()\[\]])", ""),
         (r"\\operatorname\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
-        (r"\\(?:(?:math(?:bf|it|sf|cal)|boldsymbol|bm|vec)\s*\{\s*([A-Za-z])\s*\}|mathrm\s*\{\s*([ei])\s*\})", r" \1\2 "),
-        (r"\\(?:text(?:bf|it|rm|sf|tt|normal)|math(?:rm|bf|it|sf)|mbox|hbox)(?![A-Za-z])", r"\\text"),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"(?:\{\s*\})?\^\s*(?:\\(?:circ|degree)(?![A-Za-z])|\{\s*\\(?:circ|degree)\s*\})", r"\\degree "),
         (r"\\%", "%"),
-        (r"\\l(?:vert|Vert)|\\r(?:vert|Vert)|\\v?mid(?![A-Za-z])", "|"),
+        (r"\\\||\\[lr]?(?:vert|Vert)(?![A-Za-z])|\\v?mid(?![A-Za-z])", "|"),
         (r"\\lbrace(?![A-Za-z])", r"\\{"),
         (r"\\rbrace(?![A-Za-z])", r"\\}"),
         (r"\\langle(?![A-Za-z])", "("),
@@ -81,8 +84,12 @@ _REWRITES: Final = tuple(
         (r"\\mathbb\s*R(?![A-Za-z])", r"\\mathbb{R}"),
     )
 )
+_RAISED: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿˣ", "0123456789+-()nx")
+_LOWERED: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
+_RAISED_RUN = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿˣ]+")
+_LOWERED_RUN = re.compile(r"[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+")
 _MARKDOWN = re.compile(r"(\*\*|__|\*|`)(.*\S)\1", re.DOTALL)
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{\s*(\d+)\s*\}")
+_DELIMITERS = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _TWO_ARGUMENTS = re.compile(r"\\(?:frac|binom)(?![A-Za-z])\s*")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.])(?<!\d )\d{1,3}(?: \d{3})+(?! ?\d)")
 
@@ -105,15 +112,20 @@ def tidy(text: str) -> str:
     """
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"answer must have at most {MAX_CHARACTERS} characters, got {len(text)}")
-    plain = text.strip()
+    plain = " ".join(text.split())
     while match := _MARKDOWN.fullmatch(plain):
         plain = match[2].strip()
-    plain = plain.translate(_UNICODE)
+    plain = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", plain)
+    plain = _LOWERED_RUN.sub(lambda run: f"_{{{run[0].translate(_LOWERED)}}}", plain)
+    plain = strip_layout(_DELIMITERS.sub("", plain.translate(_UNICODE)))
     for pattern, replacement in _REWRITES:
         plain = pattern.sub(replacement, plain)
     plain = _SPACED_THOUSANDS.sub(lambda match: match[0].replace(" ", ""), plain)
-    plain = _REPEATING.sub(_repeating_decimal, plain)
-    return _brace_arguments(" ".join(plain.split())).rstrip(" .,;").removeprefix("=").strip()
+    plain = repeating_decimals(plain)
+    plain = _brace_arguments(" ".join(plain.split())).rstrip(" .,;").removeprefix("=").strip()
+    while plain.startswith("{") and closing_brace(plain, 0) == len(plain) - 1:
+        plain = plain[1:-1].strip()
+    return plain
 
 
 def tokenize(text: str, *, thousands: bool, scientific: bool) -> tuple[Token, ...]:
@@ -176,7 +188,7 @@ def _token_pattern(thousands: bool, scientific: bool) -> re.Pattern[str]:
         |(?P<text>\\text\s*\{{[^{{}}]*\}})
         |(?P<name>\\(?:[A-Za-z]+|[{{}}|\\$]))
         |(?P<letters>[^\W\d_]+)
-        |(?P<op>[-+*/^!_=<>()\[\]{{}},;:|%&'.])
+        |(?P<op>!!|[-+*/^!_=<>()\[\]{{}},;:|%&'.])
         |\s+""",
         re.VERBOSE,
     )
@@ -213,11 +225,3 @@ def _next_argument(text: str, position: int) -> tuple[int, str]:
     if match is None:
         raise Unreadable("a fraction lacks an argument")
     return match.end(), match[0]
-
-
-def _repeating_decimal(match: re.Match[str]) -> str:
-    r"""Write ``0.1\overline{6}`` as the fraction it equals."""
-    whole, fixed, cycle = match.groups()
-    scale = 10 ** len(fixed) * (10 ** len(cycle) - 1)
-    value = int((whole or "0") + fixed + cycle) - int((whole or "0") + fixed)
-    return rf"\frac{{{value}}}{{{scale}}}"

@@ -18,7 +18,7 @@ from drmas_pl.boxes import last_box
 from drmas_pl.rewards.compare import NeedsSymbolic, SymbolicLayer, same, sized
 from drmas_pl.rewards.extract import extract_answer
 from drmas_pl.rewards.latex import Unreadable, tidy
-from drmas_pl.rewards.notation import is_supported, same_notation
+from drmas_pl.rewards.notation import is_set_algebra, is_supported, same_notation
 from drmas_pl.rewards.numeric import TooLarge
 from drmas_pl.rewards.reading import read
 from drmas_pl.rewards.shapes import Raw, Shape
@@ -167,14 +167,14 @@ def _oversized(readings: Sequence[Shape]) -> bool:
 
 def _judge_notation(answer: str, reference: str, readings: Sequence[Shape], symbolic: SymbolicLayer | None) -> Verdict:
     """Compare a pair of which one side is in notation that only math-verify reads."""
-    if not is_supported(reference, answer):
-        unreadable = isinstance(readings[0], Raw)
-        return Verdict("ungradable", "unreadable reference", answer) if unreadable else Verdict("wrong", "unreadable answer", answer)
-    if symbolic is None:
+    supported = is_supported(reference, answer)
+    if supported and symbolic is None:
         raise NeedsSymbolic
-    equal = same_notation(reference, answer)
+    equal = same_notation(reference, answer) if supported else None
     if equal is None:
-        return Verdict("ungradable", "unreadable reference", answer)
+        # A reference that can be read is not at fault, whatever notation the answer drags it into.
+        unreadable = isinstance(readings[0], Raw) and (supported or not is_set_algebra(reference))
+        return Verdict("ungradable", "unreadable reference", answer) if unreadable else Verdict("wrong", "unreadable answer", answer)
     return Verdict("correct", "symbolic", answer) if equal else Verdict("wrong", "different", answer)
 
 

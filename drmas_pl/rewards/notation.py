@@ -21,6 +21,15 @@ _SETS = re.compile(r"\\(?:setminus|backslash|cap|mathbb)(?![A-Za-z])")
 _CALCULUS = re.compile(r"\\(?:int|iint|oint|sum|prod|lim)(?![A-Za-z])")
 _HEAVY = re.compile(r"\\text|\d{7,}|!|\^\s*\{?\s*[-+]?\d{3,}|\^\s*\{[^{}]*\^|\^\s*\{[^{}]*\{|\^[^{}^]{0,20}\^")
 
+_INNER = r"[^()\[\]{}<>=]*(?:\{[^{}]*\}[^()\[\]{}<>=]*)*"
+_SET = (
+    rf"(?:[(\[]{_INNER}[)\]]|\\\{{[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)*\\\}}"
+    r"|\\mathbb\s*\{[A-Z]\}(?:\s*[\^_]\s*(?:\{[^{}]*\}|[+*\d-]))?|\\emptyset)"
+)
+_SET_EXPRESSION = re.compile(rf"(?:[A-Za-z]\s*\\in\s*)?{_SET}(?:\s*(?:\\setminus|\\backslash|\\cap|\\cup|-)\s*{_SET})*")
+_BOUND = re.compile(r"[A-Za-z]\s*(?:<|>|\\le|\\ge|\\ne)\s*[^,;=<>()\[\]]+")
+_FORMULA = re.compile(r"[^,;=<>!%'`\"&?:|]+")
+
 
 def is_supported(reference: str, answer: str) -> bool:
     r"""Tell whether a pair is worth handing to math-verify, and harmless.
@@ -35,9 +44,26 @@ def is_supported(reference: str, answer: str) -> bool:
     """
     if max(len(reference), len(answer)) > MAX_CHARACTERS or _HEAVY.search(reference) or _HEAVY.search(answer):
         return False
-    if bool(_CALCULUS.search(answer)) != bool(_CALCULUS.search(reference)):
+    try:
+        sides = tidy(reference), tidy(answer)
+    except Unreadable:
         return False
-    return any(pattern.search(side) for pattern in (_SETS, _CALCULUS) for side in (reference, answer))
+    works_out = [bool(_CALCULUS.search(side)) for side in sides]
+    if any(works_out):
+        return all(works_out) and all(_FORMULA.fullmatch(side) for side in sides)
+    # math-verify reads a prefix and drops the rest, so that the whole has to be a set.
+    is_set = all(_SET_EXPRESSION.fullmatch(side) or _BOUND.fullmatch(side) for side in sides)
+    return is_set and any(_SETS.search(side) for side in sides)
+
+
+def is_set_algebra(reference: str) -> bool:
+    r"""Tell whether a reference is a set that math-verify can compare with any other set.
+
+    Example:
+        >>> is_set_algebra(r"\mathbb{R}\setminus\{\sqrt{2}\}"), is_set_algebra("??")
+        (True, False)
+    """
+    return not _CALCULUS.search(reference) and is_supported(reference, reference)
 
 
 def preload() -> None:
@@ -78,6 +104,7 @@ def same_notation(reference: str, answer: str) -> bool | None:
 def _parse(text: str) -> Any | None:
     """Read one formula, put in dollar signs so that it is not cut down to a number inside it."""
     from math_verify import LatexExtractionConfig, parse
+    from sympy import Set
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     try:
@@ -86,4 +113,7 @@ def _parse(text: str) -> Any | None:
         return None
     config = LatexExtractionConfig(boxed_match_priority=-1)
     parsed = parse(f"${plain}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
-    return parsed[0] if len(parsed) == 1 else None
+    if len(parsed) != 1:
+        return None
+    # Intersections and differences come unevaluated.
+    return parsed[0].doit() if isinstance(parsed[0], Set) else parsed[0]

@@ -169,6 +169,26 @@ def _factorial(number: Fraction) -> Fraction | None:
     return Fraction(math.factorial(count))
 
 
+def _double_factorial(number: Fraction) -> Fraction | None:
+    """Form the product of every second natural number up to a natural number."""
+    if number.denominator != 1 or number < 0:
+        return None
+    count = min(number.numerator, 10**12)
+    _refuse_above(count * math.log2(max(count, 1) + 1) / 2)
+    return Fraction(math.prod(range(count, 0, -2)))
+
+
+def _whole(rule: Callable[..., int]) -> Callable[..., Fraction | None]:
+    """Restrict a rule to whole numbers."""
+
+    def restricted(*values: Fraction) -> Fraction | None:
+        if any(value.denominator != 1 for value in values):
+            return None
+        return Fraction(rule(*(value.numerator for value in values)))
+
+    return restricted
+
+
 def _binomial(upper: Fraction, lower: Fraction) -> Fraction | None:
     """Form a binomial coefficient of natural numbers."""
     if upper.denominator != 1 or lower.denominator != 1 or upper < 0 or lower < 0:
@@ -186,7 +206,12 @@ RULES: Final[dict[str, Callable[..., Fraction | None]]] = {
     "pow": _power,
     "root": _signed_root,
     "factorial": _factorial,
+    "double_factorial": _double_factorial,
     "binomial": _binomial,
+    "max": lambda *values: max(values),
+    "min": lambda *values: min(values),
+    "gcd": _whole(math.gcd),
+    "lcm": _whole(math.lcm),
     "percent": lambda value: value / 100,
     "abs": abs,
     "floor": lambda value: Fraction(math.floor(value)),

@@ -82,7 +82,24 @@ class WorkerProcess:
                 self._process.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start a process and wait until its heavy imports are done."""
+        """Start a process and wait until its heavy imports are done; one that is killed meanwhile is started once more."""
+        for attempt in (1, 2):
+            process = self._launch()
+            try:
+                greeting = self._receive(process, START_SECONDS)
+            except (TimeoutError, WorkerDied) as error:
+                self._kill()
+                if self._retired:
+                    raise WorkerDied from None
+                if attempt == 1 and isinstance(error, WorkerDied):
+                    continue
+                break
+            assert greeting == READY
+            return process
+        raise EnvironmentFault(f"a grading process did not start; run `{sys.executable} -m {_MODULE}` to see why")
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        """Start a process, unless retired."""
         with self._lock:
             if self._retired:
                 raise WorkerDied
@@ -97,14 +114,6 @@ class WorkerProcess:
                 start_new_session=True,
             )
         self._unread = b""
-        try:
-            greeting = self._receive(process, START_SECONDS)
-        except (TimeoutError, WorkerDied):
-            self._kill()
-            if self._retired:
-                raise WorkerDied from None
-            raise EnvironmentFault(f"a grading process did not start; run `{sys.executable} -m {_MODULE}` to see why") from None
-        assert greeting == READY
         return process
 
     def _receive(self, process: subprocess.Popen[bytes], timeout: float) -> Any:

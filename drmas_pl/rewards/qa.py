@@ -18,13 +18,22 @@ from typing import Final
 
 from drmas_pl.rewards.verdict import Verdict
 
+_VULGAR: Final = "12 13 23 14 34 15 25 35 45 16 56 18 38 58 78"
 _VARIANTS: Final = {
     **dict.fromkeys(map(ord, "‐‑‒–—―−﹣－"), "-"),
     **dict.fromkeys(map(ord, "‘’‚‛′ʼ`´＇"), "'"),
     **dict.fromkeys(map(ord, "“”„‟″«»＂"), '"'),
     **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F) if chr(code) not in "－＇＂"},
     ord("⁄"): "/",
+    **{
+        ord(char): f" {pair[0]}/{pair[1]}"
+        for char, pair in zip(
+            "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", ["12", "13", "23", "14", "34", "15", "25", "35", "45", "16", "56", "18", "38", "58", "78"], strict=True
+        )
+    },
+    **dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"), None),
 }
+_FOLDED: Final = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h"})
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _NOISE = re.compile(
     r"""(?<!\d)\.(?!\d)|(?<=\d)\.(?!\d)|(?<=[^\W\d])\.(?=\d)   # a dot that is no decimal point
@@ -165,11 +174,11 @@ def _plain(text: str, fold_accents: bool) -> str:
     """Normalise everything but articles."""
     folded = unicodedata.normalize("NFC", text).translate(_VARIANTS).casefold()
     if fold_accents:
-        folded = "".join(char for char in unicodedata.normalize("NFD", folded) if not unicodedata.combining(char))
+        folded = "".join(char for char in unicodedata.normalize("NFD", folded) if not unicodedata.combining(char)).translate(_FOLDED)
     folded = unicodedata.normalize("NFC", folded)
     joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), folded).replace("%", " percent ")
     bare = " ".join(joined.split())
     # Dropping one mark can expose the next ("_+5"); repeating makes the result stable under normalising again.
     while (shorter := " ".join(_BORDER.sub(" ", _NOISE.sub("", bare)).split())) != bare:
         bare = shorter
-    return bare or " ".join(folded.split())
+    return bare or " ".join(folded.split()) or text.strip()

@@ -9,13 +9,15 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from drmas_pl.rewards.expression import known_name, parse_expression
+from drmas_pl.rewards.expression import parse_expression
 from drmas_pl.rewards.latex import Token, Unreadable
+from drmas_pl.rewards.names import known_name
 from drmas_pl.rewards.nodes import Apply, Node, negate
 from drmas_pl.rewards.shapes import Value, Words
 from drmas_pl.rewards.units import is_unit_word, read_multiplier, read_unit
 
 _WORD_SIGNS: Final = frozenset({"-", "'", ".", "/", ":"})
+_CURRENCIES: Final = frozenset({"euro", "pound", "usd", "rs", "rs.", "rupees"})
 _SCALES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
 
 
@@ -29,6 +31,8 @@ def read_words(tokens: Sequence[Token]) -> Words | None:
         True
     """
     if any(token.kind not in ("letters", "text") and token.value not in _WORD_SIGNS for token in tokens) or not _has_word(tokens):
+        return None
+    if tokens[0].value == "-":
         return None
     try:
         node = parse_expression(tokens) if len(tokens) == 1 and tokens[0].kind == "letters" else None
@@ -51,7 +55,11 @@ def read_quantity(tokens: Sequence[Token]) -> Value | Words:
         formula, unit = _detach_unit(tokens)
         node = parse_expression(formula)
     except Unreadable:
-        if not _has_word(tokens) or any(token.kind in ("name", "op") and token.value not in _WORD_SIGNS for token in tokens):
+        if (
+            tokens[0].value == "-"
+            or not _has_word(tokens)
+            or any(token.kind in ("name", "op") and token.value not in _WORD_SIGNS for token in tokens)
+        ):
             raise
         return Words(_spelled(tokens))
     node, degrees = _strip_degree(node)
@@ -67,11 +75,14 @@ def _has_word(tokens: Sequence[Token]) -> bool:
 
 def _spelled(tokens: Sequence[Token]) -> str:
     """Join words in lower case without punctuation."""
-    return " ".join(word for token in tokens for word in re.findall(r"[^\W_]+", token.value)).casefold()
+    text = " ".join(word for token in tokens for word in re.findall(r"[^\W_]+", token.value)).casefold()
+    return "does not exist" if text == "dne" else text
 
 
 def _detach_unit(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
     """Separate a formula from the words behind it, turning number words and "percent" into arithmetic."""
+    if len(tokens) > 1 and tokens[0].kind == "text" and tokens[0].value.strip().lower() in _CURRENCIES:
+        tokens = [*tokens[1:], tokens[0]]
     formula = [token for token in tokens if token.value != r"\$"]
     unit = "dollar" if len(formula) < len(tokens) else None
     if len(formula) > 2 and formula[-2].value == r"\degree" and (scale := _SCALES.get(formula[-1].value.strip().lower())):

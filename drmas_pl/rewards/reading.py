@@ -7,29 +7,26 @@ sides. An answer that can be typed to mean two things (``1,000``) has several re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from drmas_pl.rewards.expression import known_name, parse_expression
-from drmas_pl.rewards.latex import Token, Unreadable, is_ambiguous, tidy, tokenize
-from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol, free_symbols, negate, subtract
+from drmas_pl.rewards.alternatives import other_readings
+from drmas_pl.rewards.arrays import read_array
+from drmas_pl.rewards.expression import MAX_DEPTH, parse_expression
+from drmas_pl.rewards.groups import depth, partner, peel, split
+from drmas_pl.rewards.idioms import read_idiom
+from drmas_pl.rewards.intervals import REALS, interval, overlap
+from drmas_pl.rewards.latex import MAX_CHARACTERS, Token, Unreadable, is_ambiguous, tidy, tokenize
+from drmas_pl.rewards.nodes import Apply, Node
 from drmas_pl.rewards.quantities import read_quantity, read_words
-from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Order, Raw, Relation, Shape, Value
+from drmas_pl.rewards.relations import is_relation, read_relation
+from drmas_pl.rewards.shapes import Bracketed, Collection, Equation, Raw, Shape, Value
 
-_OPENERS: Final = frozenset({"(", "[", "{", r"\{", r"\lfloor", r"\lceil"})
-_CLOSERS: Final = frozenset({")", "]", "}", r"\}", r"\rfloor", r"\rceil"})
-_FLIPS: Final = {">": "<", r"\gt": "<", r"\ge": r"\le"}
-_ORDERS: Final[dict[str, Order]] = {"<": "<", r"\lt": "<", r"\le": "<=", r"\ne": "!="}
-_RELATIONS: Final = frozenset({"=", r"\in", *_FLIPS, *_ORDERS})
-_BASED = re.compile(r"(?:\\text\s*\{\s*)?([0-9A-Z]+)(?:\s*\})?\s*_\s*(?:\{\s*)?(?:\\text\s*\{\s*)?(\d{1,2})(?:\s*\})*")
-_MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_INFINITY: Final = Symbol("oo")
-_REALS: Final = Bracketed("(", ")", (Value(negate(_INFINITY)), Value(_INFINITY)))
+_MAX_LEVEL: Final = 6
+_SET_BAR: Final = frozenset({"|", ":"})
 
 
-@lru_cache(maxsize=4096)
 def read(text: str) -> tuple[Shape, ...]:
     r"""Read an answer.
 
@@ -45,9 +42,16 @@ def read(text: str) -> tuple[Shape, ...]:
         >>> [type(shape).__name__ for shape in read("1,000")]
         ['Value', 'Collection']
     """
+    # What is too long to be read must not be kept in the cache either.
+    return _read_short(text) if len(text) <= MAX_CHARACTERS else (Raw(text),)
+
+
+@lru_cache(maxsize=4096)
+def _read_short(text: str) -> tuple[Shape, ...]:
+    """Read an answer of bounded length."""
     try:
         plain = tidy(text)
-    except Unreadable:
+    except (Unreadable, RecursionError):
         return (_raw(text),)
     grouped, euler = is_ambiguous(plain)
     readings: dict[Shape, None] = {}
@@ -57,87 +61,60 @@ def read(text: str) -> tuple[Shape, ...]:
                 readings[_read_text(plain, thousands, scientific)] = None
             except Unreadable:
                 continue
+    for shape in tuple(readings):
+        readings |= dict.fromkeys(other_readings(shape))
     return tuple(readings) or (_raw(plain),)
 
 
 def _raw(text: str) -> Raw:
     """Keep a text that is not understood, without white space and without braces around single characters."""
-    return Raw(re.sub(r"\{(\w)\}", r"\1", "".join(text.split())))
+    return Raw(re.sub(r"\{([\w+*-])\}", r"\1", "".join(text.split())))
 
 
-def _read_text(text: str, thousands: bool, scientific: bool) -> Shape:
-    """Read a tidy answer, looking at whole-answer notations first."""
-    if (match := _BASED.fullmatch(text)) and 2 <= (base := int(match[2])) <= 36 and all(int(digit, 36) < base for digit in match[1]):
-        return Value(Number(Fraction(int(match[1])))) if base == 10 else Based(match[1].lstrip("0") or "0", base)
-    if match := _MATRIX.fullmatch(text):
-        rows = [row for row in re.split(r"\\\\", match[2]) if row.strip()]
-        cells = [[_read_text(cell.strip(), thousands, scientific) for cell in row.split("&")] for row in rows]
-        return Bracketed("matrix", "matrix", tuple(Bracketed("row", "row", tuple(row)) for row in cells))
+def _read_text(text: str, thousands: bool, scientific: bool, level: int = 0) -> Shape:
+    """Read a tidy answer, looking at whole-answer notations first; their parts are answers again, down to a few levels."""
+    if level > _MAX_LEVEL:
+        raise Unreadable(f"notations must nest at most {_MAX_LEVEL} deep")
+
+    def read_part(part: str) -> Shape:
+        return _read_text(part, thousands, scientific, level + 1)
+
+    shape = read_idiom(text, read_part) or read_array(text, read_part)
+    if shape is not None:
+        return shape
     tokens = tokenize(text, thousands=thousands, scientific=scientific)
+    if depth(tokens) > MAX_DEPTH:
+        raise Unreadable(f"brackets must nest at most {MAX_DEPTH} deep")
     if len(tokens) == 1 and tokens[0].kind == "text" and tokens[0].value.strip():
-        return _read_text(tokens[0].value.strip().rstrip(".,;"), thousands, scientific)
+        return read_part(tokens[0].value.strip().rstrip(".,;"))
     return _shape(tokens)
 
 
 def _shape(tokens: Sequence[Token]) -> Shape:
     """Read tokens from the outside in: alternatives, signs, relations, brackets, and at last a formula or words."""
-    tokens = _peel(tokens)
+    tokens = peel(tokens)
     if not tokens:
         raise Unreadable("nothing where an answer is expected")
-    if len(parts := _split(tokens, _is_separator)) > 1 or len(parts := _split(tokens, lambda token: token.value == r"\cup")) > 1:
-        return _collect([_shape(part) for part in parts], braced=False)
-    if any(token.value in (r"\pm", r"\mp") for token in tokens):
+    if len(parts := split(tokens, _is_separator)) > 1:
+        return _listed([_shape(part) for part in parts], tokens)
+    if len(parts := split(tokens, lambda token: token.value == r"\cup")) > 1:
+        return _union([_shape(part) for part in parts])
+    is_set = tokens[0].value == r"\{" and partner(tokens) == len(tokens) - 1
+    if not is_set and any(token.value in (r"\pm", r"\mp") for token in tokens):
         return _collect([_shape([_signed(token, sign) for token in tokens]) for sign in "+-"], braced=False)
-    if any(token.value in _RELATIONS for token in _top_level(tokens)):
-        return _relation(tokens)
-    if tokens[0].value in ("(", "[", r"\{") and _partner(tokens) == len(tokens) - 1:
+    if is_relation(tokens):
+        return read_relation(tokens, _shape)
+    if tokens[0].value in ("(", "[", r"\{") and partner(tokens) == len(tokens) - 1:
         return _bracketed(tokens)
     if len(tokens) == 1 and tokens[0].value == r"\emptyset":
         return Collection((), braced=True)
     if [token.value for token in tokens] == [r"\mathbb", "{", "R", "}"]:
-        return _REALS
-    if len(ratio := _split(tokens, lambda token: token.value == ":")) == 2:
-        return Value(Apply("mul", (parse_expression(ratio[0]), Apply("inv", (parse_expression(ratio[1]),)))))
+        return REALS
+    if len(ratio := split(tokens, lambda token: token.value == ":")) > 1:
+        return _ratio([parse_expression(part) for part in ratio])
+    if _is_labelled_point(tokens):
+        return Equation(tokens[0].value, (_shape(tokens[1:]),))
     return read_words(tokens) or read_quantity(tokens)
-
-
-def _peel(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Remove grouping braces around everything."""
-    while len(tokens) > 1 and tokens[0].value == "{" and _partner(tokens) == len(tokens) - 1:
-        tokens = tokens[1:-1]
-    return tokens
-
-
-def _partner(tokens: Sequence[Token]) -> int:
-    """Return the index of the bracket that closes the first one; half-open intervals mix kinds, so kinds are not compared."""
-    depth = 0
-    for index, token in enumerate(tokens):
-        depth += (token.value in _OPENERS) - (token.value in _CLOSERS)
-        if depth <= 0:
-            return index
-    return -1
-
-
-def _top_level(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens outside all brackets."""
-    depth, found = 0, []
-    for token in tokens:
-        depth += (token.value in _OPENERS) - (token.value in _CLOSERS)
-        if depth == 0:
-            found.append(token)
-    return found
-
-
-def _split(tokens: Sequence[Token], cuts: Callable[[Token], bool]) -> list[Sequence[Token]]:
-    """Cut at top-level tokens, dropping empty parts."""
-    parts: list[Sequence[Token]] = []
-    depth = start = 0
-    for index, token in enumerate(tokens):
-        depth += (token.value in _OPENERS) - (token.value in _CLOSERS)
-        if depth == 0 and cuts(token):
-            parts.append(tokens[start:index])
-            start = index + 1
-    return [part for part in (*parts, tokens[start:]) if part]
 
 
 def _is_separator(token: Token) -> bool:
@@ -154,6 +131,35 @@ def _signed(token: Token, sign: str) -> Token:
     return Token("op", "-" if sign == "+" else "+") if token.value == r"\mp" else token
 
 
+def _listed(items: Sequence[Shape], tokens: Sequence[Token]) -> Shape:
+    """Join what commas and words separate; two bounds on a variable that both must hold are an interval."""
+    is_choice = any(token.value.strip().lower() in ("or", r"\lor") for token in tokens)
+    return (None if is_choice else overlap(items)) or _collect(items, braced=False)
+
+
+def _union(items: Sequence[Shape]) -> Collection:
+    """Unite sets; finite ones are poured together."""
+    braced = all(isinstance(item, Collection) and item.braced for item in items)
+    return _collect([Collection(item.items) if isinstance(item, Collection) else item for item in items], braced=braced)
+
+
+def _ratio(parts: Sequence[Node]) -> Shape:
+    """Read a ratio of two as a quotient, and one of more as the quotients with its first part."""
+    first, *others = parts
+    if len(others) == 1:
+        return Value(Apply("mul", (first, Apply("inv", (others[0],)))))
+    return Bracketed("ratio", "ratio", tuple(Value(Apply("mul", (other, Apply("inv", (first,))))) for other in others))
+
+
+def _is_labelled_point(tokens: Sequence[Token]) -> bool:
+    """Tell whether a capital letter stands before coordinates: ``P(1, 2)``."""
+    if len(tokens) < 4 or tokens[0].kind != "letters" or len(tokens[0].value) > 1 or not tokens[0].value.isupper():
+        return False
+    return (
+        tokens[1].value == "(" and partner(tokens[1:]) == len(tokens) - 2 and len(split(tokens[2:-1], lambda token: token.value == ",")) > 1
+    )
+
+
 def _collect(items: Sequence[Shape], *, braced: bool) -> Collection:
     """Join alternatives, dissolving unbraced collections inside."""
     flat: list[Shape] = []
@@ -168,78 +174,13 @@ def _bracketed(tokens: Sequence[Token]) -> Shape:
     if opener == r"\{":
         if closer != r"\}":
             raise Unreadable("unbalanced braces")
-        builder = _split(inner, lambda token: token.value in ("|", ":"))
-        if len(builder) == 2 and any(token.value in _RELATIONS for token in builder[1]):
+        builder = split(inner, lambda token: token.value in _SET_BAR)
+        if len(builder) == 2 and is_relation(builder[1]):
             return _shape(builder[1])
-        return _collect([_shape(part) for part in _split(inner, _is_separator)], braced=True)
-    items = tuple(_shape(part) for part in _split(inner, lambda token: token.value in (",", ";")))
+        return _collect([_shape(part) for part in split(inner, _is_separator)], braced=True)
+    items = tuple(_shape(part) for part in split(inner, lambda token: token.value in (",", ";")))
     if len(items) == 1 and (opener, closer) == ("(", ")"):
         return items[0]
-    return _interval(opener, closer, items)
-
-
-def _interval(opener: str, closer: str, items: tuple[Shape, ...], name: str | None = None, relation: Relation | None = None) -> Bracketed:
-    """Build an interval or tuple; an infinite end is open however it was typed."""
-    if items and items[0] == Value(negate(_INFINITY)):
-        opener = "("
-    if items and items[-1] == Value(_INFINITY):
-        closer = ")"
-    return Bracketed(opener, closer, items, name, relation)
-
-
-def _relation(tokens: Sequence[Token]) -> Shape:
-    """Read equations, membership and inequalities."""
-    signs = [token.value for token in _top_level(tokens) if token.value in _RELATIONS]
-    parts = _split(tokens, lambda token: token.value in _RELATIONS)
-    if len(parts) != len(signs) + 1:
-        raise Unreadable("a relation lacks a side")
-    if set(signs) == {"="}:
-        return _equation(parts)
-    if signs == [r"\in"]:
-        return Equation(_name(parts[0]), (_shape(parts[1]),))
-    if all(sign in _FLIPS for sign in signs):
-        parts, signs = parts[::-1], [_FLIPS[sign] for sign in reversed(signs)]
-    if not all(sign in _ORDERS for sign in signs):
-        raise Unreadable("mixed relations")
-    return _inequality([parse_expression(part) for part in parts], [_ORDERS[sign] for sign in signs])
-
-
-def _equation(parts: Sequence[Sequence[Token]]) -> Equation:
-    """Read a chain of equals signs; a lone name at either end is what the chain defines."""
-    if _name(parts[0]) is None and _name(parts[-1]) is not None:
-        parts = parts[::-1]
-    name = _name(parts[0])
-    shapes = [_shape(part) for part in (parts if name is None else parts[1:])]
-    difference = None
-    if len(parts) == 2 and all(isinstance(shape, Value) for shape in shapes):
-        try:
-            difference = subtract(parse_expression(parts[0]), parse_expression(parts[1]))
-        except Unreadable:
-            difference = None
-    return Equation(name, tuple(shapes), difference)
-
-
-def _name(tokens: Sequence[Token]) -> str | None:
-    """Return what a left side names: a variable, a function of variables, a tuple of variables, or words."""
-    compact = "".join(token.value for token in _peel(tokens)).replace(" ", "")
-    if re.fullmatch(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?'?(?:\([a-z](?:,[a-z])*\))?|\([a-z](?:,[a-z])+\)|\\angle[A-Z]+", compact) is None:
-        return None
-    return None if known_name(compact.lstrip("\\")) else compact.replace("{", "").replace("}", "").lstrip("\\")
-
-
-def _inequality(nodes: Sequence[Node], orders: Sequence[Order]) -> Shape:
-    """Read ``a < x < b`` as an interval of x, and anything else as relations between neighbours."""
-    relations = [Relation(order, subtract(right, left)) for left, right, order in zip(nodes, nodes[1:], orders, strict=False)]
-    places = [index for index, node in enumerate(nodes) if isinstance(node, Symbol) and free_symbols(node)]
-    if "!=" not in orders and len(nodes) <= 3 and len(places) == 1 and (len(nodes) == 2 or places == [1]):
-        place = places[0]
-        variable = nodes[place]
-        assert isinstance(variable, Symbol)
-        if all(variable.name not in free_symbols(node) for index, node in enumerate(nodes) if index != place):
-            low = nodes[place - 1] if place > 0 else negate(_INFINITY)
-            high = nodes[place + 1] if place + 1 < len(nodes) else _INFINITY
-            opener = "[" if place > 0 and orders[place - 1] == "<=" else "("
-            closer = "]" if place + 1 < len(nodes) and orders[place] == "<=" else ")"
-            relation = relations[0] if len(relations) == 1 else None
-            return _interval(opener, closer, (Value(low), Value(high)), variable.name, relation)
-    return relations[0] if len(relations) == 1 else Collection(tuple(relations))
+    if len(items) > 1 and all(isinstance(item, Bracketed) and (item.opener, item.closer) == ("[", "]") for item in items):
+        return Bracketed("matrix", "matrix", tuple(Bracketed("row", "row", item.items) for item in items if isinstance(item, Bracketed)))
+    return interval(opener, closer, items)

@@ -75,10 +75,18 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True)
+class Qualified:
+    """An answer with what its letters range over, as text: it may be left out, but must not differ."""
+
+    shape: Shape
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Raw:
     """Text that this reader does not understand, without white space."""
 
     text: str
 
 
-Shape = Value | Words | Based | Relation | Bracketed | Collection | Equation | Raw
+Shape = Value | Words | Based | Relation | Bracketed | Collection | Equation | Qualified | Raw

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Final
 
 from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol
-from drmas_pl.rewards.numeric import TooLarge, exact_value
+from drmas_pl.rewards.numeric import RULES, TooLarge, exact_value
 
 MAX_SYMBOLIC_BITS: Final = 20_000
 INTEGER_NAMES: Final = frozenset({"n", "m", "k"})
@@ -53,13 +53,13 @@ def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
     """Bound the result of one operation from the bounds of its arguments."""
     if op == "add":
         return max(bits) + math.log2(len(bits))
-    if op == "mul":
+    if op in ("mul", "lcm"):
         return math.fsum(bits)
     if op == "pow":
         exponent = exact_value(args[1])
         return bits[0] * (_two_to(bits[1]) if exponent is None else max(1.0, float(min(abs(exponent), Fraction(10**12)))))
-    if op in ("exp", "factorial", "sinh", "cosh") or (op in _CIRCULAR and not _is_surely_real(args[0])):
-        return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if op == "factorial" else 1.0)
+    if op in ("exp", "factorial", "double_factorial", "sinh", "cosh") or (op in _CIRCULAR and not _is_surely_real(args[0])):
+        return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if "factorial" in op else 1.0)
     if op == "binomial":
         return _two_to(bits[0])
     return bits[0] if op == "root" else max(bits) + 1
@@ -77,7 +77,7 @@ def _is_surely_real(node: Node) -> bool:
 
 
 _CIRCULAR: Final = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
-_REAL: Final = frozenset({"add", "mul", "neg", "inv", "degree", "percent", "factorial", "binomial", "floor", "ceil", "exp"})
+_REAL: Final = frozenset(RULES) - {"pow", "root", "abs"} | {"degree", "exp"}
 
 
 def _two_to(bits: float) -> float:

@@ -130,10 +130,10 @@ def _points(reference: Node, answer: Node) -> list[dict[str, Fraction]]:
 
 
 def _counting(node: Node) -> frozenset[str]:
-    """Return the variables inside factorials and binomials."""
+    """Return the variables inside factorials, binomials and common divisors."""
     if not isinstance(node, Apply):
         return frozenset()
-    if node.op in ("factorial", "binomial"):
+    if node.op in ("factorial", "double_factorial", "binomial", "gcd", "lcm"):
         return free_symbols(node)
     return frozenset().union(*map(_counting, node.args))
 

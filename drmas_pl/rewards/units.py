@@ -24,12 +24,13 @@ _SOFT: Final = frozenset({"degree", "dollar"})
 _FUNCTION_WORDS: Final = """
     or and not no nor than then if is are be at least most more less fewer about approximately around roughly between other either both
     times to the a an of for with without only exactly nearly almost over under up all any none some undefined infinity positive negative
-    dozen tens half third quarter mod where when real integer integers number numbers solution solutions
+    dozen tens half third quarter mod where when real
 """
 _NOT_UNITS: Final = frozenset(_FUNCTION_WORDS.split())
 _MULTIPLIERS: Final = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _WORD = re.compile(r"[^\W\d_]+|/|\^\d")
-_POWER = re.compile(r"\s*\^\s*(?:\{\s*)?(\d)(?:\s*\})?")
+_POWER = re.compile(r"\s*\^\s*(?:\{\s*)?(-?)\s*(\d)(?:\s*\})?")
+_INVERSE = re.compile(r"([^\W\d_]+)\^-(\d)")
 
 
 def is_unit_word(letters: str) -> bool:
@@ -54,10 +55,10 @@ def read_unit(text: str) -> str | None:
         A canonical name, or None when the text is no plain unit, so that it must not be ignored.
 
     Example:
-        >>> read_unit(" cm^2"), read_unit("square centimeters"), read_unit("or more")
-        ('centimeter^2', 'centimeter^2', None)
+        >>> read_unit(" cm^2"), read_unit("square centimeters"), read_unit("m s^-1"), read_unit("or more")
+        ('centimeter^2', 'centimeter^2', 'meter/second', None)
     """
-    text = _POWER.sub(r"^\1", text)
+    text = _INVERSE.sub(r"/ \1^\2", _POWER.sub(r"^\1\2", text)).replace("^1", "")
     words = _WORD.findall(text)
     if not words or len(words) > 5 or re.sub(r"[\s.]", "", "".join(words)) != re.sub(r"[\s.]", "", text):
         return None

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, TextIO
 
+from drmas_pl.rewards.extract import extract_answer
 from drmas_pl.rewards.math import grade
 from drmas_pl.rewards.notation import is_supported, preload
 
@@ -43,7 +44,8 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     _reply(replies, READY)
     for line in requests:
         text, references, timeout = json.loads(line)
-        if any(is_supported(reference, text) for reference in ([references] if isinstance(references, str) else references)):
+        answer = extract_answer(text).answer or ""
+        if any(is_supported(reference, answer) for reference in ([references] if isinstance(references, str) else references)):
             preload()
         _reply(replies, RUNNING)
         with _self_destruct(timeout):

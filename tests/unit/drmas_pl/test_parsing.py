@@ -177,6 +177,14 @@ def test_parsing_is_total_and_consistent(text: str, finish: FinishReason) -> Non
             assert parsed.status != "truncated"
 
 
+@given(st.text(), st.text().filter(str.strip))
+def test_what_is_written_between_tags_is_read_back(thought: str, content: str) -> None:
+    thought, content = (text.replace("<", "(").replace("\r", " ") for text in (thought, content))
+    parsed = ActionGrammar("answer").parse(f"<think>{thought}</think>\n<answer>{content}</answer>")
+    assert parsed == Parsed("valid", action=content.strip())
+    assert visible(f"<think>{thought}</think>{content}") == content.strip()
+
+
 @given(TEXTS)
 def test_a_cut_response_is_never_malformed_if_its_whole_is_valid(text: str) -> None:
     grammar = ActionGrammar("answer")

@@ -15,7 +15,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from drmas_pl.data import check_disjoint, read_tasks
-from drmas_pl.data.public_sets import MATH
+from drmas_pl.data.files import read_rows
+from drmas_pl.data.public_sets import MATH, SEARCH, PublicSet
 from drmas_pl.retrieval.bm25s import BM25sRetriever
 from drmas_pl.tools.prepare_data import main
 
@@ -89,6 +90,21 @@ def test_the_seed_and_the_size_of_validation_are_heard(hub: Path, tmp_path: Path
     assert not (tmp_path / "none" / "validation.jsonl").exists()
 
 
+def test_long_questions_are_left_out_and_counted(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["math", "--output", str(tmp_path / "o"), "--validation", "2", "--local", str(hub), "--max-characters"]
+    assert main([*arguments, "10"]) == 0
+    assert "asks too, 10 that are too long" in capsys.readouterr().out
+    assert len(read_tasks(tmp_path / "o" / "train.jsonl")) == 8
+    assert len(read_tasks(tmp_path / "o" / "test.jsonl")) == 24
+    assert main([*arguments, "0"]) == 1
+    assert "--max-characters must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_checking_refuses_long_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--test", "embedded:math/test", "--max-characters", "5"]) == 1
+    assert "questions are longer than 5, the longest is task" in capsys.readouterr().err
+
+
 def test_a_missing_local_copy_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "--output", str(tmp_path / "o"), "--local", str(tmp_path)]) == 1
     captured = capsys.readouterr().err
@@ -126,6 +142,53 @@ def test_an_unreachable_hub_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert captured.count("\n") == 1
 
 
+class FakeHub:
+    """Stands in for the ``datasets`` library: reads the copies of the ``hub`` fixture and notes what was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[tuple[str, str]] = []
+
+    def load_dataset(self, name: str, *, data_files: dict[str, str], split: str) -> list[dict[str, Any]]:
+        self.asked.append((name, split))
+        assert list(data_files) == [split]
+        (file,) = (self.folder / name).glob(data_files[split])
+        return [row.values for row in read_rows(file)]
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        library = types.ModuleType("datasets")
+        library.load_dataset = self.load_dataset  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "datasets", library)
+
+
+@pytest.mark.parametrize(("command", "sets"), [("math", MATH), ("search", SEARCH)])
+def test_the_hub_and_a_local_copy_give_the_same_files(
+    command: str, sets: tuple[PublicSet, ...], hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeHub(hub)
+    fake.install(monkeypatch)
+    assert main([command, "--output", str(tmp_path / "hub-output"), "--validation", "4"]) == 0
+    assert fake.asked == [(public.hub, public.split) for public in sets]
+    assert main([command, "--output", str(tmp_path / "local-output"), "--validation", "4", "--local", str(hub)]) == 0
+    for split in ("train", "validation", "test"):
+        assert (tmp_path / "hub-output" / f"{split}.jsonl").read_bytes() == (tmp_path / "local-output" / f"{split}.jsonl").read_bytes()
+
+
+def test_a_bad_row_of_the_hub_is_named_and_nothing_is_written(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(
+        hub / "knoveleng/AMC-23/data/train-00000-of-00001.parquet",
+        [{"problem": "One?", "answer": "1"}, {"problem": "Two?", "answer": None}],
+    )
+    FakeHub(hub).install(monkeypatch)
+    assert main(["math", "--output", str(tmp_path / "o")]) == 1
+    captured = capsys.readouterr().err
+    assert captured.startswith("error: knoveleng/AMC-23, row 2: expected reward_model.ground_truth")
+    assert captured.count("\n") == 1
+    assert not (tmp_path / "o").exists()
+
+
 @pytest.mark.network
 def test_the_hub_delivers_the_known_columns(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
@@ -149,6 +212,23 @@ def test_an_index_is_built_once_and_then_verified(tmp_path: Path, capsys: pytest
     assert retriever.search(["city 7"], 1)[0][0].id == "7"
     assert main(["corpus", str(corpus), "--index", str(index), "--k1", "1.2", "--b", "0.75"]) == 1
     assert "was built for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("backend", "package"), [("lucene", "pyserini"), ("dense", "faiss")])
+def test_an_index_that_needs_an_extra_says_so_in_one_line(
+    backend: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    monkeypatch.setattr("drmas_pl.retrieval.pyserini.prepare_java", lambda: None)
+    assert main(["corpus", "embedded:search/corpus", "--index", str(tmp_path / "index"), "--backend", backend]) == 1
+    error = capsys.readouterr().err
+    assert f"needs {package}" in error and "pip install 'drmas_pl[retrieval]'" in error and error.count("\n") == 1
+
+
+def test_a_wrong_number_for_an_index_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["corpus", "embedded:search/corpus", "--index", str(tmp_path / "index"), "--b", "2"]) == 1
+    assert "0 <= b <= 1" in capsys.readouterr().err
 
 
 def test_a_bad_corpus_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from drmas_pl.rewards.expression import MAX_DEPTH, known_name, parse_expression
+from drmas_pl.rewards.expression import MAX_DEPTH, parse_expression
 from drmas_pl.rewards.latex import Unreadable, tidy, tokenize
+from drmas_pl.rewards.names import known_name
 from drmas_pl.rewards.nodes import Node, Number, Symbol
 
 

@@ -202,6 +202,26 @@ def test_one_of_several_references_suffices(answer: str, references: list[str], 
     assert grade(boxed(answer), references).status == status
 
 
+@pytest.mark.parametrize("reference", ["5", "52_8", r"2\pm\sqrt{3}", r"\mathbb{R}\setminus\{3\}", r"\mathbb{R}\setminus\{\sqrt{2}\}"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\mathbb{R}\setminus\equiv 3",
+        r"\int_0^1 x\,dx",
+        r"\sum_{k=1}^n k",
+        r"\mathbb{R}\cap\mathbb{Q}",
+        "?" * 20,
+        "x" * 1000,
+        "9^{9^9}",
+        r"\text{a}\setminus\text{b}",
+        r"\lim_{x\to 0}",
+        r"\begin{pmatrix}1",
+    ],
+)
+def test_no_answer_makes_a_readable_reference_ungradable(answer: str, reference: str) -> None:
+    assert grade(boxed(answer), reference).status == "wrong"
+
+
 def test_cheap_grading_never_contradicts_the_full_one() -> None:
     decided = 0
     for case in (*SHARED, *OWN):
@@ -241,6 +261,14 @@ def test_size_attacks_return_at_once(answer: str, reference: str) -> None:
         "^".join("9" * 200),
         "!" * 1000,
         r"\sqrt" * 300,
+        "mod" * 600,
+        r"k\in\mathbb{Z}," * 120,
+        "(A) " * 400,
+        r"]1,2[\cup" * 180,
+        " " * 1980 + r"\in\mathbb{Z}",
+        r"\frac1{" * 280 + "1" + "}" * 5,
+        "(" * 240 + "1" + ")" * 240,
+        r"\text{" * 280 + "1" + "}" * 280,
         "9" * 1999,
         "é" * 1500,
     ],

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,25 +112,38 @@ def test_a_worker_killed_once_is_retried_and_twice_is_given_up(monkeypatch: pyte
 
 
 def wait_for_process(single: GraderPool) -> int:
-    """Return the process id of the only worker once it runs."""
+    """Return the process id of the first worker that runs."""
     deadline = time.monotonic() + 60
-    while (pid := single._workers[0].pid) is None:
+    while (pid := next((worker.pid for worker in single._workers if worker.pid is not None), None)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return pid
 
 
-def test_a_worker_killed_while_grading_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_killed_while_grading_is_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    began = tmp_path / "began"
     with GraderPool(workers=1, timeout=60.0) as single:
         with monkeypatch.context() as patch:
             patch.setattr(process, "_MODULE", STUCK)
+            patch.setenv("STUCK_WORKER_BEGAN", str(began))
             future = single.submit(*SYMBOLIC)
-            stuck = wait_for_process(single)
-            time.sleep(0.5)
+            deadline = time.monotonic() + 60
+            while not began.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            stuck = single._workers[0].pid
+            assert stuck is not None
             assert not future.done()
         os.kill(stuck, signal.SIGKILL)
         assert future.result(timeout=120).status == "correct"
         assert single._workers[0].pid != stuck
+
+
+def test_killing_one_of_two_workers_loses_no_answer(pool: GraderPool) -> None:
+    texts = [rf"\boxed{{\sqrt{{{4 * n}}}}}" for n in range(2, 42)]
+    references = [rf"2\sqrt{{{n}}}" for n in range(2, 42)]
+    futures = [pool.submit(*pair) for pair in zip(texts, references, strict=True)]
+    os.kill(wait_for_process(pool), signal.SIGKILL)
+    assert [future.result(timeout=120).status for future in futures] == ["correct"] * len(texts)
 
 
 def test_a_closed_pool_refuses_work_and_fails_what_is_running(monkeypatch: pytest.MonkeyPatch) -> None:

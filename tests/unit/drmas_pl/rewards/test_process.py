@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -36,6 +37,21 @@ def test_a_killed_process_is_noticed_and_replaced(worker: WorkerProcess) -> None
     with pytest.raises(WorkerDied):
         worker.grade("7", "7", 20.0)
     assert worker.grade("7", "7", 20.0).status == "correct"
+
+
+def test_a_process_killed_while_it_starts_is_started_once_more(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, pids = worker._launch, []
+
+    def launch_and_kill() -> subprocess.Popen[bytes]:
+        started = launch()
+        pids.append(started.pid)
+        if len(pids) == 1:
+            started.kill()
+        return started
+
+    monkeypatch.setattr(worker, "_launch", launch_and_kill)
+    assert worker.grade("7", "7", 20.0).status == "correct"
+    assert len(pids) == 2
 
 
 def test_an_overrun_kills_the_process(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:

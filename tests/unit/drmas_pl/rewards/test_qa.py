@@ -55,6 +55,10 @@ def test_shared_cases(case: dict) -> None:
         ("...", "..."),
         ("", ""),
         ("Straße", "strasse"),
+        ("½", "1/2"),
+        ("2½ miles", "2 1/2 miles"),
+        ("Li\u200bma\ufeff", "lima"),
+        ("\u200b", "\u200b"),
     ],
 )
 def test_normal_forms(text: str, normal: str) -> None:
@@ -65,6 +69,8 @@ def test_fold_accents_changes_what_is_equal() -> None:
     assert exact_match("São Paulo", "Sao Paulo") == 0.0
     for metric in (exact_match, token_f1, sub_exact_match):
         assert metric("São Paulo", "Sao Paulo", fold_accents=True) == 1.0
+    assert exact_match("Tromsø", "Tromso") == 0.0
+    assert exact_match("Tromsø", "Tromso", fold_accents=True) == 1.0
     assert grade("São", ["Sao"]).status == "wrong"
     assert grade("São", ["Sao"], fold_accents=True).status == "correct"
 
