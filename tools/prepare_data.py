@@ -3,6 +3,7 @@
     python tools/prepare_data.py math   --output data/math
     python tools/prepare_data.py search --output data/search
     python tools/prepare_data.py corpus wiki-18.jsonl --index data/wiki-18.bm25s
+    python tools/prepare_data.py corpus wiki-18.jsonl --index data/wiki-18.e5 --backend dense --device cuda
     python tools/prepare_data.py check  --train data/math/train.jsonl --validation data/math/validation.jsonl
 
 Needs no GPU and no torch. Where the hub cannot be reached, ``--local`` reads copies brought along from elsewhere.
@@ -17,10 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drmas_pl.errors import DataError, DrMasError
+from drmas_pl.errors import ConfigError, DataError, DrMasError
 
 if TYPE_CHECKING:
     from drmas_pl.data.public_sets import PublicSet
+    from drmas_pl.retrieval.bm25s import BM25sRetriever
+    from drmas_pl.retrieval.faiss_dense import DenseRetriever
+    from drmas_pl.retrieval.pyserini import LuceneRetriever
     from drmas_pl.types import Task
 
 
@@ -55,20 +59,39 @@ def build_parser() -> argparse.ArgumentParser:
         fetch.add_argument("--validation", type=int, default=512, help="training tasks to set apart for validation (default %(default)s)")
         fetch.add_argument("--seed", type=int, default=0, help="decides which (default %(default)s)")
         fetch.add_argument("--local", type=Path, help="read OWNER/NAME/**/SPLIT*.parquet or .jsonl below this folder instead of the hub")
+        fetch.add_argument("--max-characters", type=int, help="leave longer questions out of training and validation")
         fetch.set_defaults(run=run_fetch, sets=name)
-    corpus = commands.add_parser("corpus", help="build a search index", description="Build a BM25 index that later runs memory-map.")
-    corpus.add_argument("corpus", type=Path, help='JSON Lines file of {"id", "contents"}')
-    corpus.add_argument("--index", type=Path, required=True, help="folder for the index")
-    corpus.add_argument("--k1", type=float, default=0.9, help="saturation of repeated words (default %(default)s)")
-    corpus.add_argument("--b", type=float, default=0.4, help="strength of length normalisation (default %(default)s)")
-    corpus.set_defaults(run=run_corpus)
+    add_corpus(commands)
     check = commands.add_parser(
         "check", help="check task files", description="Read task files, count and fingerprint them, and look for overlap."
     )
     for split in ("train", "validation", "test"):
         check.add_argument(f"--{split}", help="file, or embedded:NAME/SPLIT")
+    check.add_argument("--max-characters", type=int, help="fail when a question is longer")
     check.set_defaults(run=run_check, parser=check)
     return parser
+
+
+def add_corpus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command that builds indexes."""
+    corpus = commands.add_parser(
+        "corpus",
+        help="build a search index",
+        description="Build an index that later runs memory-map; one that is there already is verified.",
+    )
+    corpus.add_argument("corpus", type=Path, help='JSON Lines file of {"id", "contents"}')
+    corpus.add_argument("--index", type=Path, required=True, help="folder for the index")
+    corpus.add_argument("--backend", choices=("bm25s", "lucene", "dense"), default="bm25s", help="kind of index (default %(default)s)")
+    corpus.add_argument("--k1", type=float, default=0.9, help="bm25s: saturation of repeated words (default %(default)s)")
+    corpus.add_argument("--b", type=float, default=0.4, help="bm25s: strength of length normalisation (default %(default)s)")
+    corpus.add_argument("--threads", type=int, default=4, help="lucene: threads that build (default %(default)s)")
+    corpus.add_argument("--model", default="intfloat/e5-base-v2", help="dense: folder or hub name of the encoder (default %(default)s)")
+    corpus.add_argument("--query-prefix", default="query: ", help="dense: put before queries (default %(default)r)")
+    corpus.add_argument("--passage-prefix", default="passage: ", help="dense: put before passages (default %(default)r)")
+    corpus.add_argument("--max-length", type=int, default=256, help="dense: tokens of a passage that are read (default %(default)s)")
+    corpus.add_argument("--factory", default="Flat", help="dense: FAISS factory, for example IVF4096,PQ64 (default %(default)s)")
+    corpus.add_argument("--device", default="cpu", help="dense: device of the encoder (default %(default)s)")
+    corpus.set_defaults(run=run_corpus)
 
 
 def run_fetch(arguments: argparse.Namespace) -> None:
@@ -83,15 +106,24 @@ def run_fetch(arguments: argparse.Namespace) -> None:
 
     if arguments.validation < 0:
         raise DataError(f"--validation must be at least 0, got {arguments.validation}")
+    if arguments.max_characters is not None and arguments.max_characters < 1:
+        raise DataError(f"--max-characters must be at least 1, got {arguments.max_characters}")
     rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
     for public in MATH if arguments.sets == "math" else SEARCH:
         found = load_hub(public) if arguments.local is None else load_local(public, arguments.local)
         rows[public.use] += [public.convert(row, public, index) for index, row in enumerate(found)]
-    division = divide(rows["train"], rows["test"], validation_size=arguments.validation, seed=arguments.seed)
+    division = divide(
+        rows["train"],
+        rows["test"],
+        validation_size=arguments.validation,
+        seed=arguments.seed,
+        max_characters=arguments.max_characters,
+    )
     files = {split: arguments.output / f"{split}.jsonl" for split, found in division.rows.items() if found}
     for split, file in files.items():
         write_json_lines(file, division.rows[split])
-    print(f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too\n")
+    overlong = f", {division.overlong} that are too long" if arguments.max_characters is not None else ""
+    print(f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too{overlong}\n")
     report({split: read_tasks(file) for split, file in files.items()})
 
 
@@ -106,7 +138,8 @@ def load_hub(public: PublicSet) -> Iterable[Mapping[str, Any]]:
     except ImportError as error:
         raise DataError("fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local") from error
     # The client logs every retry; what counts is said once, below.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    for client in ("huggingface_hub", "datasets"):
+        logging.getLogger(client).setLevel(logging.ERROR)
     pattern = f"**/{public.split}*"
     try:
         # Naming the files keeps a split from being cast to the columns of another one.
@@ -139,20 +172,48 @@ def run_corpus(arguments: argparse.Namespace) -> None:
 
     Raises:
         DataError: The corpus is missing or damaged, or the index belongs to another one.
+        ConfigError: What the backend needs is missing, or a setting is wrong.
     """
-    from drmas_pl.retrieval.bm25s import BM25sRetriever
-
-    retriever = BM25sRetriever(arguments.corpus, index=arguments.index, k1=arguments.k1, b=arguments.b)
+    try:
+        retriever = build_index(arguments)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     print(f"{len(retriever)} passages indexed in {arguments.index}\nfingerprint {retriever.fingerprint}")
     retriever.close()
+
+
+def build_index(arguments: argparse.Namespace) -> BM25sRetriever | LuceneRetriever | DenseRetriever:
+    """Open the chosen backend, which builds its index if there is none."""
+    corpus, index = arguments.corpus, arguments.index
+    if arguments.backend == "lucene":
+        from drmas_pl.retrieval.pyserini import LuceneRetriever
+
+        return LuceneRetriever(corpus, index=index, threads=arguments.threads)
+    if arguments.backend == "dense":
+        from drmas_pl.retrieval.faiss_dense import DenseRetriever
+
+        return DenseRetriever(
+            corpus,
+            index=index,
+            model=arguments.model,
+            factory=arguments.factory,
+            query_prefix=arguments.query_prefix,
+            passage_prefix=arguments.passage_prefix,
+            max_length=arguments.max_length,
+            device=arguments.device,
+        )
+    from drmas_pl.retrieval.bm25s import BM25sRetriever
+
+    return BM25sRetriever(corpus, index=index, k1=arguments.k1, b=arguments.b)
 
 
 def run_check(arguments: argparse.Namespace) -> None:
     """Read the given files, report on them, and make sure that they do not overlap.
 
     Raises:
-        DataError: A file is unusable, or two splits share a question.
+        DataError: A file is unusable, a question is too long, or two splits share a question.
     """
+    from drmas_pl.data.lengths import within_length
     from drmas_pl.data.readers import read_tasks
     from drmas_pl.data.splits import check_disjoint
 
@@ -161,6 +222,8 @@ def run_check(arguments: argparse.Namespace) -> None:
         arguments.parser.error("give at least one of --train, --validation, --test")
     tasks = {split: read_tasks(path) for split, path in paths.items()}
     report(tasks)
+    if arguments.max_characters is not None:
+        within_length([task for found in tasks.values() for task in found], arguments.max_characters, overlong="error")
     check_disjoint(tasks.get("train", ()), tasks.get("validation", ()), test=tasks.get("test", ()))
     if len(tasks) > 1:
         print("\nno question stands in two splits")

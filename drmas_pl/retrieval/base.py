@@ -1,7 +1,8 @@
 """The retriever contract: texts in, ranked passages out.
 
 Environments hold a retriever by reference and share it between clones, so every backend must allow calls from several threads.
-The base class checks arguments and remembers answers; a backend implements :meth:`Retriever.lookup` and never sees the cache.
+The base class checks arguments, remembers answers and gathers the queries of waiting threads; a backend implements
+:meth:`Retriever.lookup` and sees neither.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from drmas_pl.retrieval.gathering import Gatherer
+
+# Even with one word per character this stays below the 1024 words that Lucene takes; models can write queries without end.
+LONGEST_QUERY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,18 @@ class Retriever(ABC):
 
     Args:
         cache_size: Number of (query, k) answers remembered; 0 turns the memory off.
+        max_batch: Queries of how many waiting threads may share one lookup, which then is the only one at a time; None lets every
+            thread look up for itself.
 
     Raises:
-        ValueError: ``cache_size`` is negative.
+        ValueError: ``cache_size`` is negative, or ``max_batch`` below 1.
     """
 
-    def __init__(self, *, cache_size: int = 65536) -> None:
+    def __init__(self, *, cache_size: int = 65536, max_batch: int | None = None) -> None:
         if cache_size < 0:
             raise ValueError(f"cache_size must be >= 0, got {cache_size}; use 0 to turn the cache off")
         self.cache_size = cache_size
+        self._find = self.lookup if max_batch is None else Gatherer(self.lookup, max_batch)
         self._cache: OrderedDict[tuple[str, int], list[Passage]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -55,7 +64,7 @@ class Retriever(ABC):
 
     @abstractmethod
     def lookup(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """Answer ``queries`` without the cache; called from any thread.
+        """Answer distinct ``queries`` without the cache; called from any thread, from one at a time with ``max_batch``.
 
         Raises:
             RetrievalError: The backend failed, which is not the same as finding nothing.
@@ -65,7 +74,7 @@ class Retriever(ABC):
         """Return for each query at most ``k`` passages, best first; none when nothing matches.
 
         Args:
-            queries: Texts to look for; equal ones are looked up once.
+            queries: Texts to look for, of which the first 1000 characters count; equal ones are looked up once.
             k: Largest number of passages per query, at least 1.
 
         Raises:
@@ -77,10 +86,11 @@ class Retriever(ABC):
             raise TypeError("queries must be a sequence of strings, got one string; pass [query]")
         if k < 1:
             raise ValueError(f"k must be at least 1 passage, got {k}")
+        queries = [query[:LONGEST_QUERY] for query in queries]
         known = {query: self._recall(query, k) for query in queries}
         missing = [query for query, passages in known.items() if passages is None]
         if missing:
-            for query, passages in zip(missing, self.lookup(missing, k), strict=True):
+            for query, passages in zip(missing, self._find(missing, k), strict=True):
                 known[query] = passages
                 self._remember(query, k, passages)
         return [list(known[query] or ()) for query in queries]

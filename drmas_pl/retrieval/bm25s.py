@@ -6,11 +6,8 @@ is memory-mapped; it then carries the fingerprint of corpus and settings and ref
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import tempfile
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,15 +15,17 @@ from typing import Final
 import bm25s
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
+from bm25s.tokenization import Tokenized
 
 from drmas_pl.errors import DataError
 from drmas_pl.retrieval.base import Passage, Retriever
 from drmas_pl.retrieval.corpus import Corpus
+from drmas_pl.retrieval.index import IndexFolder
 
 _WORD: Final = re.compile(r"\w+")
 _STOPWORDS: Final = frozenset(STOPWORDS_EN)
-_FINGERPRINT: Final = "fingerprint.json"
 _OFFSETS: Final = "offsets.npy"
+_BLOCK: Final = 512
 
 
 def words(text: str) -> list[str]:
@@ -63,17 +62,21 @@ class BM25sRetriever(Retriever):
         if k1 < 0 or not 0 <= b <= 1:
             raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}; usual values are 0.9 and 0.4")
         self.k1, self.b = k1, b
-        folder = None if index is None else Path(index)
-        stored = folder is not None and (folder / _FINGERPRINT).is_file()
-        offsets = np.load(folder / _OFFSETS, mmap_mode="r") if folder is not None and stored else None
+        folder = None if index is None else IndexFolder(index)
+        stored = folder is not None and folder.exists
+        offsets = np.load(folder.path / _OFFSETS, mmap_mode="r") if folder is not None and stored else None
         self._corpus = Corpus(corpus, offsets=offsets)
         self._fingerprint = f"bm25s-{self._corpus.fingerprint()}-k1={k1:g}-b={b:g}"
-        if folder is not None and stored:
-            self._model = self._load(folder)
-        else:
+        if folder is None:
             self._model = self._build()
-            if folder is not None:
-                self._save(folder)
+            return
+        if stored:
+            folder.check(self._fingerprint)
+        else:
+            with folder.writing(self._fingerprint) as draft:
+                self._build().save(draft, show_progress=False)
+                np.save(draft / _OFFSETS, self._corpus.offsets)
+        self._model = bm25s.BM25.load(folder.path, mmap=True, show_progress=False, verbosity=0)
 
     @property
     def fingerprint(self) -> str:
@@ -100,34 +103,26 @@ class BM25sRetriever(Retriever):
         return [Passage(*self._corpus[int(index)], score=float(scores[index])) for index in found]
 
     def _build(self) -> bm25s.BM25:
+        """Number the words in order of appearance, four bytes each; lists of strings would need ten times the memory."""
+        numbers: dict[str, int] = {}
+        texts = [
+            array("i", (numbers.setdefault(word, len(numbers)) for word in words(f"{entry.title} {entry.text}"))) for entry in self._corpus
+        ]
+        if not numbers:
+            raise DataError(f"corpus {self._corpus.path.name} holds no words to search for")
         model = bm25s.BM25(k1=self.k1, b=self.b, method="lucene")
-        model.index([words(f"{entry.title} {entry.text}") for entry in self._corpus], show_progress=False)
+        model.index(Tokenized(ids=texts, vocab=numbers), show_progress=False)
         return model
-
-    def _load(self, folder: Path) -> bm25s.BM25:
-        stored = json.loads((folder / _FINGERPRINT).read_text(encoding="utf-8"))["fingerprint"]
-        if stored != self._fingerprint:
-            raise DataError(
-                f"index {folder.name} was built for {stored}, but this corpus with these settings is {self._fingerprint}; delete it"
-            )
-        return bm25s.BM25.load(folder, mmap=True, show_progress=False, verbosity=0)
-
-    def _save(self, folder: Path) -> None:
-        """Write the index beside its final place and rename it, so that a half-written one is never served."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-        try:
-            self._model.save(draft, show_progress=False)
-            np.save(draft / _OFFSETS, self._corpus.offsets)
-            (draft / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint}), encoding="utf-8")
-            os.replace(draft, folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return the indices of the ``k`` largest positive scores, best first, ties in index order."""
-    found = np.flatnonzero(scores > 0)
+    """Return the indices of the ``k`` largest positive scores, best first, ties in index order.
+
+    The k-th largest maximum of a block is no larger than the k-th largest score, which leaves few of millions to look at.
+    """
+    blocks = scores[: len(scores) // _BLOCK * _BLOCK].reshape(-1, _BLOCK).max(axis=1)
+    bound = np.partition(blocks, len(blocks) - k)[len(blocks) - k] if len(blocks) >= k else 0.0
+    found = np.flatnonzero(scores >= bound) if bound > 0 else np.flatnonzero(scores > 0)
     if len(found) > k:
         threshold = np.partition(scores[found], len(found) - k)[len(found) - k]
         found = found[scores[found] >= threshold]

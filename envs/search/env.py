@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.search.failures import FailureGuard
 from drmas_pl.errors import RetrievalError
 from drmas_pl.retrieval import Passage, Retriever
 from drmas_pl.rewards.qa import exact_match, sub_exact_match, token_f1
@@ -15,7 +16,7 @@ from drmas_pl.types import Task
 
 _LOG = logging.getLogger(__name__)
 _ACTION: Final = re.compile(r"\s*<(search|answer)>(.*?)</\1>\s*", re.DOTALL)
-_TAG: Final = re.compile(r"</?(?:information|search|answer)>")
+_TAG: Final = re.compile(r"</?\s*(?:information|search|answer|verify|think)\s*>", re.IGNORECASE)
 METRICS: Final = ("searches", "empty_searches", "failed_searches", "malformed_actions", "exact_match", "f1", "sub_exact_match")
 NOTHING_FOUND: Final = "No passages match this query."
 SEARCH_FAILED: Final = "The search engine failed to answer; this says nothing about the query."
@@ -32,13 +33,16 @@ def inform(text: str) -> str:
 
 
 def show_passages(passages: Iterable[Passage], limit: int) -> str:
-    """List passages one per line as ``title: text``, cut to ``limit`` characters; protocol tags inside them are dropped.
+    """List passages one per line as ``title: text``, cut to ``limit`` characters; tags of the protocol inside them are dropped.
 
     >>> show_passages([Passage("1", "Lyon", "It is a city in France.", 2.0), Passage("2", "", "Untitled.", 1.0)], 100)
     'Lyon: It is a city in France.\\nUntitled.'
     """
     lines = (f"{passage.title}: {passage.text}" if passage.title else passage.text for passage in passages)
-    return _TAG.sub("", "\n".join(" ".join(line.split()) for line in lines))[:limit].rstrip()
+    text, dropped = "\n".join(" ".join(line.split()) for line in lines), 1
+    while dropped:  # what is left over may close up to a new tag, as in <ans<answer>wer>
+        text, dropped = _TAG.subn("", text)
+    return text[:limit].rstrip()
 
 
 class SearchEnv(TextEnv):
@@ -48,28 +52,44 @@ class SearchEnv(TextEnv):
     the references exactly after normalisation, else 0; nothing but the answer itself is graded. Anything else is not executed but
     takes a turn. After ``max_turns`` turns without an answer the episode is truncated, which is never a success.
 
+    A search engine that fails is not one that finds nothing: the team is told so in words that name neither host nor cause, and the
+    metric ``failed_searches`` counts it.
+
     Args:
         retriever: Search engine, shared by all clones.
         tasks: Tasks to draw from when ``reset`` is given none.
         max_turns: Largest number of actions.
         top_k: Passages per search.
         max_information_chars: Limit of the text inside one ``<information>`` block; the closing tag always remains.
+        on_search_failure: ``observe`` goes on with the episode; ``fail`` gives it up, so that it is recorded as failed, stays out of
+            every statistic and counts for ``rollout.retries`` and ``rollout.max_failed_share``.
+        max_failed_share: Share of failed searches, among the latest 1000 of all clones, above which the run stops.
 
     Raises:
-        ValueError: A limit is below 1.
+        ValueError: A limit is below 1, or ``max_failed_share`` not in [0, 1].
     """
 
-    shared: ClassVar[frozenset[str]] = frozenset({"retriever"})
+    shared: ClassVar[frozenset[str]] = frozenset({"retriever", "failures"})
     metric: ClassVar[str] = "exact_match"
 
     def __init__(
-        self, retriever: Retriever, tasks: Sequence[Task] = (), *, max_turns: int = 4, top_k: int = 3, max_information_chars: int = 4000
+        self,
+        retriever: Retriever,
+        tasks: Sequence[Task] = (),
+        *,
+        max_turns: int = 4,
+        top_k: int = 3,
+        max_information_chars: int = 4000,
+        on_search_failure: Literal["observe", "fail"] = "observe",
+        max_failed_share: float = 0.2,
     ) -> None:
         super().__init__(tasks)
         for name, value in (("max_turns", max_turns), ("top_k", top_k), ("max_information_chars", max_information_chars)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.retriever = retriever
+        if on_search_failure not in ("observe", "fail"):
+            raise ValueError(f"on_search_failure must be 'observe' or 'fail', got {on_search_failure!r}")
+        self.retriever, self.failures, self.on_search_failure = retriever, FailureGuard(max_failed_share), on_search_failure
         self.max_turns, self.top_k, self.max_information_chars = max_turns, top_k, max_information_chars
         self.begin_counts()
 
@@ -105,9 +125,13 @@ class SearchEnv(TextEnv):
         try:
             passages = self.retriever.search([query], self.top_k)[0]
         except RetrievalError as error:
-            _LOG.warning("search failed: %s", error)
+            _LOG.info("search failed: %s", error)
             self.counts["failed_searches"] += 1
+            self.failures.count(failed=True)
+            if self.on_search_failure == "fail":
+                raise
             return SEARCH_FAILED
+        self.failures.count(failed=False)
         if not passages:
             self.counts["empty_searches"] += 1
             return NOTHING_FOUND

@@ -87,9 +87,27 @@ def test_threads_may_search_at_the_same_time() -> None:
     assert not wrong
 
 
+def test_lookups_are_bounded_and_repeated_queries_asked_once() -> None:
+    retriever = Echo(max_batch=2)
+    assert texts(retriever.search(["a", "b", "a", "c"], 1)) == [["a"], ["b"], ["a"], ["c"]]
+    assert retriever.asked == [["a", "b"], ["c"]]
+
+
+def test_only_the_first_thousand_characters_of_a_query_count() -> None:
+    retriever = Echo()
+    retriever.search(["x" * 1000 + "y", "x" * 1000 + "z"], 1)
+    assert retriever.asked == [["x" * 1000]]
+
+
+def test_no_queries_need_no_lookup() -> None:
+    retriever = Echo(max_batch=2)
+    assert retriever.search([], 3) == [] and retriever.asked == []
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: Echo(max_batch=0), ValueError, "max_batch must be at least 1"),
         (lambda: Echo(cache_size=-1), ValueError, "cache_size must be >= 0, got -1"),
         (lambda: Echo().search("a", 1), TypeError, "pass \\[query\\]"),
         (lambda: Echo().search(["a"], 0), ValueError, "k must be at least 1 passage, got 0"),

@@ -10,7 +10,7 @@ import pytest
 
 from drmas_pl.errors import DataError
 from drmas_pl.retrieval import BM25sRetriever
-from drmas_pl.retrieval.bm25s import words
+from drmas_pl.retrieval.bm25s import _best, words
 
 TEXTS = {
     "lyon": '"Lyon"\nIt is a city in France.',
@@ -61,6 +61,16 @@ def test_equal_scores_keep_the_corpus_order(corpus: Path) -> None:
     assert [passage.id for passage in retriever.search(["lyon"], 1)[0]] == ["lyon"]
 
 
+@pytest.mark.parametrize("size", [1, 5, 511, 512, 513, 5000])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 1.0])
+@pytest.mark.parametrize("k", [1, 3, 600])
+def test_the_best_are_those_of_a_full_sort(size: int, share: float, k: int) -> None:
+    generator = np.random.default_rng(size + k)
+    scores = (generator.integers(1, 20, size) * (generator.random(size) < share)).astype(np.float32)
+    order = np.argsort(-scores, kind="stable")
+    assert _best(scores, k).tolist() == order[scores[order] > 0][:k].tolist()
+
+
 @pytest.mark.parametrize("query", ["", "the of", "zebra", "!?"])
 def test_nothing_in_common_finds_nothing(corpus: Path, query: str) -> None:
     assert BM25sRetriever(corpus).search([query], 3) == [[]]
@@ -96,6 +106,11 @@ def test_fingerprint_names_corpus_and_settings(corpus: Path, tmp_path: Path) -> 
     assert one == BM25sRetriever(write(tmp_path / "copy.jsonl", TEXTS)).fingerprint
     assert one != BM25sRetriever(corpus, b=0.5).fingerprint
     assert one != BM25sRetriever(write(tmp_path / "other.jsonl", {"a": "b"})).fingerprint
+
+
+def test_a_corpus_without_words_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"silent\.jsonl holds no words"):
+        BM25sRetriever(write(tmp_path / "silent.jsonl", {"a": "the of", "b": "!?"}))
 
 
 @pytest.mark.parametrize("settings", [{"k1": -1.0}, {"b": 1.5}, {"b": -0.1}])

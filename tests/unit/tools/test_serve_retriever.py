@@ -1,0 +1,103 @@
+"""The serving program: settings, address, shutdown."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from drmas_pl.retrieval import HttpRetriever
+from drmas_pl.retrieval.bm25s import BM25sRetriever
+from drmas_pl.tools.serve_retriever import build_parser, build_retriever, main
+
+ROOT = Path(__file__).parents[3]
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+
+
+def start(*words: str) -> tuple[subprocess.Popen[str], str]:
+    """Start the program on a free port and return it with its address."""
+    command = [sys.executable, "tools/serve_retriever.py", *words, "--port", "0"]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    program.stdout.readline()
+    found = re.search(r"http://\S+", program.stdout.readline())
+    assert found, program.communicate()
+    return program, found[0]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_it_is_told_to_stop(stop: signal.Signals) -> None:
+    program, url = start("retriever=bm25s", "retriever.k1=1.2", "--topk", "1")
+    try:
+        assert url.startswith("http://127.0.0.1:")
+        client = HttpRetriever(url)
+        assert client.fingerprint.endswith("k1=1.2-b=0.4")
+        assert client.search(["France capital"], 2)[0][0].id == "capital:France"
+        body = json.dumps({"query": "France capital"}).encode()
+        reply = urllib3.request("POST", url, body=body, headers={"Content-Type": "application/json"})
+        assert len(reply.json()["result"][0]) == 1
+    finally:
+        program.send_signal(stop)
+        _, err = program.communicate(timeout=30)
+    assert (program.returncode, err) == (0, "")
+
+
+def test_listens_at_this_machine_unless_told_otherwise() -> None:
+    assert build_parser().parse_args([]).host == "127.0.0.1"
+
+
+def test_a_wider_address_is_warned_about() -> None:
+    program, _ = start("--host", "0.0.0.0")
+    program.terminate()
+    assert "there is no authentication" in program.communicate(timeout=30)[1]
+
+
+def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--port", str(taken.getsockname()[1])]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: cannot listen at 127.0.0.1") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["retriever=bm25"], "did you mean 'bm25s'?"),
+        (["retriever.corpsu=x"], "unknown setting 'retriever.corpsu'; did you mean 'retriever.corpus'?"),
+        (["retriever.k1=many"], "retriever.k1: Input should be a valid number"),
+        (["retriever.k1=-1"], "retriever: BM25sRetriever rejects its settings"),
+        (["env=search"], "expected retriever=FILE or retriever.SETTING=VALUE, got 'env=search'"),
+        (["--max-queries", "0"], "max_queries must be at least 1, got 0"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_missing_corpus_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([f"retriever.corpus={tmp_path}/none.jsonl", "--port", "0"]) == 1
+    assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_any_file_of_the_group_can_be_chosen_and_changed() -> None:
+    retriever = build_retriever(["retriever.cache_size=5", "retriever=bm25s"])
+    assert isinstance(retriever, BM25sRetriever) and retriever.cache_size == 5
+
+
+@pytest.mark.parametrize(("package", "message"), [("uvicorn", "serving needs uvicorn"), ("fastapi", "serving needs fastapi")])
+def test_without_the_extra_one_line_says_so(
+    package: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "pip install 'drmas_pl[serve]'" in error

@@ -1,0 +1,142 @@
+"""Serve a retriever over HTTP with the Search-R1 protocol.
+
+    python tools/serve_retriever.py retriever=bm25s
+    python tools/serve_retriever.py retriever=dense retriever.corpus=data/wiki-18.jsonl retriever.index=data/wiki-18.e5 --port 8000
+
+Words with ``=`` choose and change a file of conf/retriever, as for tools/train.py. A run asks the server with ``retriever=http``.
+There is no authentication: outside this machine serve only where everybody may ask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from drmas_pl.errors import ConfigError, DrMasError
+
+if TYPE_CHECKING:
+    from drmas_pl.retrieval import Retriever
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build the retriever, then serve until SIGINT or SIGTERM; requests that run are answered first.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if None.
+
+    Returns:
+        0 after a shutdown, 2 for a wrong setting, 1 when the retriever cannot be built or the address is taken.
+    """
+    arguments = build_parser().parse_args(argv)
+    # SIGTERM means the same as Ctrl-C, also while an index is being loaded.
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        serve(arguments)
+    except KeyboardInterrupt:
+        return 0
+    except (DrMasError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(prog="serve_retriever", description="Serve a retriever over HTTP with the Search-R1 protocol.")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="retriever=FILE and retriever.SETTING=VALUE (default retriever=bm25s)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default %(default)s, this machine only)")
+    parser.add_argument("--port", type=int, default=8000, help="port, 0 for a free one (default %(default)s)")
+    parser.add_argument("--topk", type=int, default=3, help="passages per query when a request does not say (default %(default)s)")
+    parser.add_argument("--max-queries", type=int, default=512, help="queries per request (default %(default)s)")
+    parser.add_argument("--max-topk", type=int, default=100, help="largest topk (default %(default)s)")
+    parser.add_argument("--max-bytes", type=int, default=1 << 20, help="size of a request (default %(default)s)")
+    return parser
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Build everything and serve.
+
+    Raises:
+        ConfigError: A setting is wrong or an extra is missing.
+        DrMasError: The retriever cannot be built.
+        OSError: The address cannot be listened at.
+    """
+    from drmas_pl.retrieval.server import ServerLimits, create_app
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError(f"serving needs uvicorn ({error}); pip install 'drmas_pl[serve]'") from error
+    try:
+        limits = ServerLimits(max_bytes=arguments.max_bytes, max_queries=arguments.max_queries, max_topk=arguments.max_topk)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    # Listening comes before the index is loaded, so that a taken port is told at once.
+    with listen(arguments.host, arguments.port) as place:
+        retriever = build_retriever(arguments.overrides)
+        app = create_app(retriever, topk=arguments.topk, limits=limits)
+        host, port = place.getsockname()[:2]
+        if not ip_address(host).is_loopback:
+            print(f"warning: everybody who reaches {host} may ask; there is no authentication", file=sys.stderr)
+        print(f"serving {retriever.fingerprint}\nat http://{f'[{host}]' if ':' in host else host}:{port}/retrieve", flush=True)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+        uvicorn.Server(config).run(sockets=[place])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the listening socket.
+
+    Raises:
+        OSError: The address is taken or does not exist; the message names it.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise OSError(f"cannot listen at {host} port {port}: {error.strerror or error}; choose another with --port or --host") from error
+
+
+def build_retriever(overrides: Sequence[str]) -> Retriever:
+    """Build what a file of conf/retriever says, with changes.
+
+    Raises:
+        ConfigError: A word is wrong, or the retriever rejects its settings.
+
+    >>> len(build_retriever(["retriever=bm25s", "retriever.k1=1.2"]))
+    3862
+    """
+    from drmas_pl.retrieval import Retriever
+    from drmas_pl.tools.launch.arguments import nearest
+    from drmas_pl.tools.launch.compose import Choices, check_choices, compose_file
+    from drmas_pl.tools.launch.construct import build
+
+    option, changes = "bm25s", []
+    for word in overrides:
+        name, equals, value = word.partition("=")
+        if not equals or not (name == "retriever" or name.startswith("retriever.")):
+            raise ConfigError(f"expected retriever=FILE or retriever.SETTING=VALUE, got {word!r}")
+        if name == "retriever":
+            option = value
+        else:
+            changes.append(word)
+    check_choices({"retriever": option}, Choices.read())
+    known = [f"retriever.{key}" for key in compose_file("retriever", option)]
+    for setting in (change.partition("=")[0] for change in changes):
+        if setting not in known:
+            raise ConfigError(f"unknown setting {setting!r}{nearest(setting, known)}")
+    retriever: Any = build(compose_file("retriever", option, changes), "retriever")
+    if not isinstance(retriever, Retriever):
+        raise ConfigError(f"retriever must be a Retriever, got {type(retriever).__name__}")
+    return retriever
+
+
+if __name__ == "__main__":
+    sys.exit(main())
