@@ -29,8 +29,9 @@ def policy_metrics(log_ratio: Tensor, advantage: Tensor, count: Tensor, *, event
         events: Tokens that the surrogate cut, if it cuts any.
 
     Returns:
-        ``tokens``, ``rows``, ``approx_kl`` (−log ratio), ``ratio``, ``ratio_max``, ``advantage``, ``advantage_abs`` and, with
-        events, ``clipped`` and ``dual_clipped``.
+        ``tokens``, ``rows``, ``approx_kl`` (−log ratio), ``ratio`` with ``ratio_square``, from which :func:`mean_metrics` derives the
+        effective share of the samples, ``ratio_max``, ``advantage``, ``advantage_abs`` and, with events, ``clipped`` and
+        ``dual_clipped``.
 
     Example:
         >>> policy_metrics(torch.zeros(1, 2), torch.tensor([0.5]), torch.tensor([[2.0, 0.0]]))["tokens"]
@@ -44,6 +45,7 @@ def policy_metrics(log_ratio: Tensor, advantage: Tensor, count: Tensor, *, event
         "rows": count.amax(-1).sum() if count.numel() else count.sum(),
         "approx_kl": -(count * log_ratio).sum(),
         "ratio": (count * ratio).sum(),
+        "ratio_square": (count * ratio.square()).sum(),
         "ratio_max": torch.where(trained, ratio, 0.0).amax() if count.numel() else count.sum(),
         "advantage": signal.sum(),
         "advantage_abs": signal.abs().sum(),
@@ -111,8 +113,9 @@ def mean_metrics(metrics: dict[str, Tensor]) -> dict[str, float]:
         metrics: Merged metrics of all micro-batches and ranks.
 
     Returns:
-        Counts and maxima as they are, means per trained token (0 without any), and ``engine_effective_share`` in place of the
-        squared engine ratios: 1 if engine and trainer agree, towards 0 as few tokens dominate.
+        Counts and maxima as they are, means per trained token (0 without any), and in place of squared ratios the share of the
+        samples that they are worth, towards 0 as few tokens dominate: ``effective_share`` for the policy that moves away from the one
+        that sampled, ``engine_effective_share`` for the trainer against the engine, 1 if they agree.
 
     Example:
         >>> mean_metrics({"tokens": torch.tensor(4.0), "clipped": torch.tensor(1.0), "ratio_max": torch.tensor(1.5)})
@@ -120,9 +123,8 @@ def mean_metrics(metrics: dict[str, Tensor]) -> dict[str, float]:
     """
     plain = {name: float(value) for name, value in metrics.items()}
     tokens = max(plain.get("tokens", 0.0), 1.0)
-    square = plain.pop("engine_ratio_square", None)
-    total = plain.get("engine_ratio", 0.0)
+    squares = {name: plain.pop(f"{name}_square") for name in ("ratio", "engine_ratio") if f"{name}_square" in plain}
     means = {name: value if name in _COUNTS or name.endswith(MAX_SUFFIX) else value / tokens for name, value in plain.items()}
-    if square is not None:
-        means["engine_effective_share"] = total**2 / (square * tokens) if square > 0 else 0.0
+    for name, square in squares.items():
+        means[name.replace("ratio", "effective_share")] = plain.get(name, 0.0) ** 2 / (square * tokens) if square > 0 else 0.0
     return means

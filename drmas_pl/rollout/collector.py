@@ -18,7 +18,7 @@ from typing import Any
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
-from drmas_pl.errors import BatchError, EnvironmentFault, TrainingStopped
+from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Task, Trajectory, Turn
@@ -97,6 +97,7 @@ class Collector:
         Raises:
             TrainingStopped: More trajectories failed than ``max_failed_share`` allows, with the first cause in the message; or a guard
                 of the environment ended the run.
+            GroupLost: A process that generates died; the collection can be repeated once its group runs again.
         """
         played: Counter[str] = Counter()
         jobs = []
@@ -157,8 +158,8 @@ class _Session:
             signal.cancel()
             self.all_wait.clear()
             if self.waiting and self.waiting == self.running:
-                for queue in self.queues:
-                    queue.flush()
+                for finish in [queue.begin() for queue in self.queues]:
+                    finish()
         return await players
 
     def check(self) -> None:
@@ -172,7 +173,7 @@ class _Session:
         for attempt in range(self.collector.retries + 1):
             try:
                 return await self.attempt(task, sample, attempt)
-            except TrainingStopped:
+            except (TrainingStopped, GroupLost):
                 raise
             except Exception as error:  # isolation: whatever environment or team code raises must cost one trajectory only
                 cause = f"{type(error).__name__}: {error}"
@@ -205,6 +206,8 @@ class _Session:
         prompt = agent.render(team.observe(name))
         sampling = self.sampling(agent)
         completion = await self.generate(name, GenerationRequest(prompt.ids, sampling, seed, order))
+        if completion.finish_reason == "abort":
+            raise EngineError(f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why")
         text = agent.decode(completion.token_ids)
         return Turn(
             agent=name,

@@ -43,7 +43,7 @@ class TurnTable:
         step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
         data_source: (N,) int64.
-        values: A critic's value of each sampled token, row by row; None without a critic.
+        values: A critic's value of each sampled token, row by row, none for rows that no critic judges; None without critics.
     """
 
     turns: tuple[Turn, ...]

@@ -15,13 +15,13 @@ from drmas_pl.rollout.estimators import AdvantageEstimator, TokenAdvantages
 from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.rollout.table import TokenValues, TurnTable
 from drmas_pl.seeding import derive_seed
+from drmas_pl.workers.contract import Group
 from drmas_pl.workers.critic import CriticGroup, CriticReport
-from drmas_pl.workers.group import WorkerGroup
 
 Critics = Mapping[str, CriticGroup]
 
 
-def check_critics(estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, WorkerGroup], *, credit: CreditRule | None) -> None:
+def check_critics(estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, Group], *, credit: CreditRule | None) -> None:
     """Make sure that every trained agent has a critic exactly if the estimator asks for values.
 
     Args:

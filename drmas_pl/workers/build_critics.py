@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lightning.fabric import Fabric
 from torch import nn
 
 from drmas_pl.critic import ValueModel
 from drmas_pl.errors import ConfigError
-from drmas_pl.workers.build import AgentBinding, Sharing, assign_groups
+from drmas_pl.workers.build import AgentBinding, assign_groups
 from drmas_pl.workers.critic import CriticGroup, CriticSettings
+
+CriticSharing = Literal["shared", "per_agent"]
 
 
 def build_critics(
     bindings: Sequence[AgentBinding],
     *,
-    sharing: Sharing,
+    sharing: CriticSharing,
     fabric: Fabric,
     load: Callable[[str], tuple[nn.Module, Any]],
     settings: CriticSettings | None = None,
@@ -37,8 +39,10 @@ def build_critics(
         iterations: Length of the run, from which learning rate schedules know their number of steps.
 
     Raises:
-        ConfigError: A critic reads other tokens than its agents write, or an agent is not bound yet.
+        ConfigError: ``sharing`` is unknown, a critic reads other tokens than its agents write, or an agent is not bound yet.
     """
+    if sharing not in get_args(CriticSharing):
+        raise ConfigError(f"critics can be shared or per_agent, got {sharing!r}")
     settings, critics = settings or CriticSettings(), {}
     steps = iterations * settings.updates_per_iteration * settings.epochs
     trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]

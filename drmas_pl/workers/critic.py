@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,13 +18,20 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from drmas_pl.batch import Row, collate
-from drmas_pl.critic import ValueModel, ValueRow, pad_tokens, response_values
+from drmas_pl.batch import Row
+from drmas_pl.critic import ValueBatch, ValueModel, ValueRow, collate_values, response_values
 from drmas_pl.errors import CheckpointError, TrainingStopped
+from drmas_pl.functional.metrics import merge_metrics
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
 from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
-from drmas_pl.workers.scoring import chunk_by_tokens
+from drmas_pl.packed.checkpointing import checkpoint_activations
+from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
+from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
+from drmas_pl.workers.scoring import chunk_by_tokens, numbers_of_rows
+from drmas_pl.workers.shards import shard_like, shard_state, whole_state, whole_weights
+from drmas_pl.workers.strategies import reshard
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class CriticSettings:
         epochs: Passes over the rows.
         max_grad_norm: Clip of the gradient norm.
         micro_batch_tokens: Largest number of padded tokens computed at once; memory grows with it, results do not change.
+        activation_checkpointing: Compute layers again in backward: less memory, more time.
+        offload: What leaves the accelerator while the critic is not needed: ``none``, the ``optimizer`` state, or ``all``.
         max_skips: Number of skipped minibatches in a row after which the run stops.
         warmup: First iterations in which critics learn and policies do not.
         dump_folder: Where skipped minibatches are written; None writes nothing.
@@ -51,6 +62,8 @@ class CriticSettings:
     epochs: int = 1
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 16384
+    activation_checkpointing: bool = False
+    offload: Offload = "none"
     max_skips: int = 3
     warmup: int = 0
     dump_folder: str | None = None
@@ -106,19 +119,24 @@ class CriticGroup:
         self.settings = settings or CriticSettings()
         self.steps = 0
         self.skipped_in_a_row = 0
-        self.module: nn.Module
-        self.module, self.optimizer = fabric.setup(model, build_optimizer(model.parameters(), self.settings.optimizer))
+        if self.settings.activation_checkpointing:
+            checkpoint_activations(model.backbone)
+        self.module = fabric.setup_module(model)
+        optimizer: Any = fabric.setup_optimizers(build_optimizer(model.parameters(), self.settings.optimizer))
+        self.optimizer: torch.optim.Optimizer = optimizer
         self.module.eval()
+        self.offload = GroupOffload(
+            name, what=self.settings.offload, models=[model], optimizer=optimizer, device=fabric.device, meter=device_meter(fabric.device)
+        )
+        self.offload.hold(set())
 
-    @torch.no_grad()
     def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order."""
-        out: list[tuple[float, ...]] = [()] * len(rows)
-        for chunk in chunk_by_tokens(rows, self.settings.micro_batch_tokens):
-            batch = collate([rows[index] for index in chunk], pad_id=self.pad_id, denominator=1.0).to(self.fabric.device)
-            for index, line in zip(chunk, response_values(self.module, batch).tolist(), strict=True):
-                out[index] = tuple(line[: len(rows[index].response_ids)])
-        return out
+        judge = partial(response_values, self.module)
+        with self.offload.present("weights"):
+            values = numbers_of_rows(judge, rows, budget=self.settings.micro_batch_tokens, pad_id=self.pad_id, fabric=self.fabric)
+            reshard(self.model)
+        return values
 
     def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
         """Run the iteration's optimizer steps.
@@ -135,28 +153,31 @@ class CriticGroup:
             return report
         generator = torch.Generator().manual_seed(seed % (1 << 63))
         done: list[dict[str, float]] = []
-        self.module.train()
-        try:
+        with self._training():
             for _ in range(self.settings.epochs):
                 order = torch.randperm(len(rows), generator=generator)
                 for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
                     self._step([rows[index] for index in part.tolist()], report, done)
-        finally:
-            self.module.eval()
         report.metrics = {name: math.fsum(step[name] for step in done) / len(done) for name in (done[0] if done else ())}
         explained = float(explained_variance(_column(rows, "values"), _column(rows, "returns")))
         report.metrics |= {"explained_variance": explained} if math.isfinite(explained) else {}
         return report
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimizer state and counters."""
+        """Write weights, optimizer state and counters; every rank has to call it, the first one writes."""
         from safetensors.torch import save_file
 
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, folder / "model.safetensors")
-        counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
-        (folder / "critic.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
-        torch.save(named_state(self.model, self.optimizer), folder / "optimizer.pt")
+        first = self.fabric.is_global_zero
+        with self.offload.present("weights", "optimizer"):
+            weights = whole_weights(self.model, keep=first)
+            state = whole_state(named_state(self.model, self.optimizer), keep=first)
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+            torch.save(state, folder / "optimizer.pt")
+            counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+            (folder / "critic.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+        self.fabric.barrier()
 
     def load(self, folder: Path) -> None:
         """Restore what :meth:`save` wrote.
@@ -171,18 +192,33 @@ class CriticGroup:
             record = json.loads((folder / "critic.json").read_text())
             if record["agents"] != sorted(self.agents):
                 raise ValueError(f"it judges {record['agents']}, this one {sorted(self.agents)}")
-            self.model.load_state_dict(load_file(folder / "model.safetensors"))
-            load_named_state(self.model, self.optimizer, torch.load(folder / "optimizer.pt", weights_only=True))
+            with self.offload.present("weights", "optimizer"):
+                own = self.model.state_dict()
+                weights = {name: shard_like(tensor, own.get(name)) for name, tensor in load_file(folder / "model.safetensors").items()}
+                self.model.load_state_dict(weights)
+                state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+                load_named_state(self.model, self.optimizer, shard_state(state, self.model))
             self.steps, self.skipped_in_a_row = record["steps"], record["skipped_in_a_row"]
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit critic {self.name!r}: {error}") from error
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Hold weights and optimizer state ready for updates."""
+        with self.offload.present("weights", "optimizer"):
+            self.module.train()
+            try:
+                yield
+            finally:
+                self.module.eval()
 
     def _step(self, minibatch: Sequence[ValueRow], report: CriticReport, done: list[dict[str, float]]) -> None:
         """Accumulate the gradient of a minibatch, check it, clip it and step."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer.zero_grad(set_to_none=True)
         loss, clipped = self._accumulate(minibatch)
-        norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._skip(minibatch, report)
             return
@@ -197,23 +233,31 @@ class CriticGroup:
 
     def _accumulate(self, minibatch: Sequence[ValueRow]) -> tuple[float, float]:
         """Add the minibatch's gradient to ``.grad``; return its loss and the share of clipped tokens."""
+        ranks, parts = self.fabric.world_size, list(self._micro_batches(minibatch))
+        own = deal(parts, _stand_in(parts[-1]), rank=self.fabric.global_rank, ranks=ranks)
+        sums = []
+        for place, part in enumerate(own):
+            with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(own)):
+                batch = part.tokens.to(self.fabric.device)
+                found = clipped_value_loss(
+                    response_values(self.module, batch),
+                    part.values.to(self.fabric.device),
+                    part.returns.to(self.fabric.device),
+                    batch.response_mask,
+                    denominator=batch.denominator,
+                    clip=self.settings.value_clip,
+                )
+                # ranks average their gradients, but the denominator is already that of all of them
+                self.fabric.backward(found.loss * ranks)
+            sums.append({"value_loss": found.loss.detach(), "clipped": found.clipped / batch.denominator})
+        merged = merge_over_ranks(merge_metrics(sums), self.fabric)
+        return float(merged["value_loss"]), float(merged["clipped"])
+
+    def _micro_batches(self, minibatch: Sequence[ValueRow]) -> Iterator[ValueBatch]:
         rows = [line.row for line in minibatch]
         tokens = sum(len(row.response_ids) for row in rows)
-        loss = clipped = 0.0
         for chunk in chunk_by_tokens(rows, self.settings.micro_batch_tokens):
-            batch = collate([rows[index] for index in chunk], pad_id=self.pad_id, denominator=tokens).to(self.fabric.device)
-            value = response_values(self.module, batch)
-            found = clipped_value_loss(
-                value,
-                pad_tokens([minibatch[index].values for index in chunk], value),
-                pad_tokens([minibatch[index].returns for index in chunk], value),
-                batch.response_mask,
-                denominator=batch.denominator,
-                clip=self.settings.value_clip,
-            )
-            self.fabric.backward(found.loss)
-            loss, clipped = loss + float(found.loss.detach()), clipped + float(found.clipped) / tokens
-        return loss, clipped
+            yield collate_values([minibatch[index] for index in chunk], pad_id=self.pad_id, denominator=tokens)
 
     def _skip(self, minibatch: Sequence[ValueRow], report: CriticReport) -> None:
         """Count and dump a minibatch whose loss or gradient is not finite."""
@@ -229,6 +273,13 @@ class CriticGroup:
             raise TrainingStopped(
                 f"critic {self.name!r} skipped {self.skipped_in_a_row} minibatches in a row: loss or gradient norm not finite{where}"
             )
+
+
+def _stand_in(part: ValueBatch) -> ValueBatch:
+    """Return a micro-batch that changes nothing, for a rank that has fewer than another one."""
+    tokens = masked_like(part.tokens)
+    nothing = torch.zeros(tokens.response_mask.shape)
+    return ValueBatch(tokens, nothing, nothing)
 
 
 def _column(rows: Sequence[ValueRow], name: str) -> Tensor:

@@ -12,8 +12,8 @@ from drmas_pl.models import load_model
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools.launch.construct import settings
 from drmas_pl.tools.launch.roles import ModelSettings, named_model
-from drmas_pl.workers.build import AgentBinding, Sharing
-from drmas_pl.workers.build_critics import build_critics
+from drmas_pl.workers.build import AgentBinding
+from drmas_pl.workers.build_critics import CriticSharing, build_critics
 from drmas_pl.workers.critic import CriticGroup, CriticSettings
 
 # a critic starts from nothing where its agents start from a trained model
@@ -30,7 +30,7 @@ class CriticChoice:
     """
 
     model: str | None
-    sharing: Sharing
+    sharing: CriticSharing
 
 
 def critic_settings(config: Mapping[str, Any]) -> CriticSettings:

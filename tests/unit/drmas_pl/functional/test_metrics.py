@@ -20,6 +20,7 @@ def test_policy_metrics_are_weighted_sums() -> None:
         "rows": 3.0,
         "approx_kl": -4.0,
         "ratio": 2 + 2 * e + e**2,
+        "ratio_square": 2 + 2 * e**2 + e**4,
         "ratio_max": e**2,
         "advantage": 0.5 + 0.5 - 2.0,
         "advantage_abs": 3.0,
@@ -65,3 +66,10 @@ def test_means_divide_sums_only() -> None:
         "engine_effective_share": 0.5,
     }
     assert merge_metrics([]) == {}
+
+
+def test_the_effective_share_falls_as_few_tokens_dominate() -> None:
+    count, advantage = torch.ones(1, 4), torch.tensor([1.0])
+    for ratios, share in (((1.0, 1.0, 1.0, 1.0), 1.0), ((3.0, 1.0, 1.0, 1.0), 0.75)):
+        got = mean_metrics(policy_metrics(torch.tensor([ratios]).log(), advantage, count))
+        assert got["effective_share"] == pytest.approx(share) and "ratio_square" not in got

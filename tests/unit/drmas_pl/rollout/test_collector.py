@@ -182,6 +182,13 @@ def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(
     assert ids([t for t in trajectories if not t.failed]) == ids(others)
 
 
+def test_a_guard_of_the_environment_ends_the_run_and_fails_no_trajectory() -> None:
+    env = faulty(lambda task, start: task.id == "toy-1", TrainingStopped("the search engine is down"))
+    for settings in ({}, {"env_workers": 2}):
+        with pytest.raises(TrainingStopped, match=r"^the search engine is down$"):
+            play(sampler(), env=env, max_failed_share=1.0, retries=2, **settings)
+
+
 def test_more_failures_than_allowed_stop_the_run_with_the_first_cause() -> None:
     env = faulty(lambda task, start: task.id == "toy-1", ValueError("grader down"))
     with pytest.raises(
@@ -212,6 +219,23 @@ def test_an_engine_that_fails_fails_the_trajectories_of_its_batch() -> None:
 
     trajectories = collector(max_failed_share=1.0).collect(make_tasks(2), {"writer": sampler(), "editor": Broken()}, TRAIN)
     assert {t.cause for t in trajectories} == {"EngineError: out of memory"}
+
+
+class Aborting(Recorder):
+    """Aborts the first request that it is asked."""
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        first = not self.batches
+        completions = super().generate(requests)
+        return [Completion((), (), "abort", 0), *completions[1:]] if first else completions
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_an_aborted_response_fails_its_trajectory_which_may_be_played_again(retries: int) -> None:
+    trajectories = play(Aborting(ScriptedEngine(lambda prompt: "ab", TOKENIZER)), retries=retries)
+    failed = [trajectory for trajectory in trajectories if trajectory.failed]
+    assert len(failed) == 1 - retries and len(trajectories) == 12
+    assert all("the engine aborted a response of 'writer' after 0 tokens" in str(trajectory.cause) for trajectory in failed)
 
 
 @pytest.mark.parametrize("engine", [scripted(context_length=6), sampler()], ids=["context", "budget"])

@@ -15,6 +15,7 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
         ({"samples": 0}, "rollout.samples must be at least 1, got 0"),
         ({"max_draws": 0}, "rollout.max_draws must be at least 1, got 0"),
         ({"align_turns": {"search": 0}}, r"rollout.align_turns must name at least 1 turn per agent, got \{'search': 0\}"),
+        ({"residency": "two"}, "rollout.residency must be all or one, got 'two'"),
         ({"max_calls": 0}, "rollout.max_calls must be at least 1, got 0"),
         ({"max_idle_iterations": 0}, "rollout.max_idle_iterations must be at least 1, got 0"),
         ({"max_concurrent": 0}, "rollout.max_concurrent must be at least 1, got 0"),

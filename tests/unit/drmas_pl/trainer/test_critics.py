@@ -1,0 +1,148 @@
+"""What the loop asks of critics and teaches them, and which combinations are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row
+from drmas_pl.critic import ValueRow
+from drmas_pl.errors import ConfigError
+from drmas_pl.rollout.credit import CreditRule, ReturnToGo, TeamReward
+from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
+from drmas_pl.rollout.gae import GaeEstimator
+from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.trainer.critics import check_critics, critic_metrics, judged, teach, warmup
+from drmas_pl.workers.critic import CriticReport, CriticSettings
+from drmas_pl.workers.group import GroupSettings
+from tests.helpers.tables import play
+from tests.helpers.toy import Speaker
+
+
+class Counter:
+    """Values every token with its position, and remembers what it is taught."""
+
+    def __init__(self, *agents: str, warmup: int = 0) -> None:
+        self.agents = frozenset(agents)
+        self.settings = CriticSettings(warmup=warmup)
+        self.taught: list[tuple[list[ValueRow], int]] = []
+
+    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        return [tuple(float(len(row.prompt_ids) + place) for place in range(len(row.response_ids))) for row in rows]
+
+    def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
+        self.taught.append((list(rows), seed))
+        return CriticReport(steps=2, skipped=1, metrics={"value_loss": 0.5})
+
+
+class Group:
+    """A worker group that only knows whom it serves."""
+
+    def __init__(self, *agents: str, trainable: bool = True) -> None:
+        self.agents = dict.fromkeys(agents)
+        self.settings = GroupSettings(trainable=trainable)
+
+
+@pytest.fixture
+def table() -> TurnTable:
+    agents: dict[str, Agent] = {name: Speaker(name, on_truncated="mask") for name in "SVW"}
+    lengths = [(3, 4), (3,), (3, 4, 5), (3,)]
+    return build_table(
+        [
+            play(
+                "SVSW",
+                [0.0, 0.0, 0.0, 1.0],
+                response_ids=lengths,
+                logprobs=[(-1.0,) * len(ids) for ids in lengths],
+                finish_reason=["stop", "length", "stop", "stop"],
+            )
+        ],
+        agents,
+    )
+
+
+def test_trained_turns_are_judged_by_their_agents_critic(table: TurnTable) -> None:
+    critics: Any = {"one": Counter("S", "V")}
+    assert judged(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), ())
+    critics["two"] = Counter("W")
+    assert judged(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), (3.0,))
+    assert judged(table, {}) is table
+
+
+def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnTable) -> None:
+    critics: Any = {"one": Counter("S", "V"), "two": Counter("W")}
+    known = judged(table, critics)
+    advantage = GaeEstimator(whitening="none")(known)
+    reports = teach(known, advantage, critics, seed=7)
+    (rows, seed), (others, other_seed) = (critics[name].taught[0] for name in ("one", "two"))
+    assert [line.row.response_ids for line in rows] == [(3, 4), (3, 4, 5)] and [line.values for line in rows] == [(3, 4), (3, 4, 5)]
+    assert rows[1].returns == pytest.approx(advantage.returns[2].tolist()) and others[0].returns == (1.0,)
+    assert seed != other_seed
+    assert critic_metrics(reports) == {
+        f"train/critic/{name}/{metric}": value
+        for name in ("one", "two")
+        for metric, value in (("steps", 2.0), ("skipped", 1.0), ("value_loss", 0.5))
+    }
+    assert teach(known, advantage, {}, seed=7) == critic_metrics({}) == {}
+
+
+def test_critics_cannot_learn_from_advantages_of_turns(table: TurnTable) -> None:
+    critics: Any = {"one": Counter("S")}
+    with pytest.raises(ConfigError, match="critic 'one' needs returns to learn from; let the estimator give TokenAdvantages"):
+        teach(judged(table, critics), torch.zeros(4), critics, seed=1)
+
+
+def test_the_longest_warmup_counts() -> None:
+    assert warmup({}) == 0
+    assert warmup({"one": Counter("S", warmup=2), "two": Counter("V", warmup=5)}) == 5  # type: ignore[dict-item]
+
+
+GROUPS: Any = {"main": Group("S", "V"), "fixed": Group("W", trainable=False)}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "critics", "credit"),
+    [
+        (GroupNormalizer(), {}, None),
+        (GaeEstimator(), {"one": Counter("S", "V")}, ReturnToGo()),
+        (GaeEstimator(chain="agent"), {"one": Counter("S"), "two": Counter("V", "W")}, None),
+        (GaeEstimator(chain="agent"), {"one": Counter("S", "V")}, TeamReward()),
+    ],
+)
+def test_every_learner_has_a_critic_where_values_are_needed(estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None) -> None:
+    check_critics(estimator, critics, GROUPS, credit=credit)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "critics", "credit", "message"),
+    [
+        (
+            GroupNormalizer(),
+            {"one": Counter("S")},
+            None,
+            r"critics \['one'\] are configured, but GroupNormalizer does not read values; use",
+        ),
+        (
+            GaeEstimator(),
+            {},
+            None,
+            r"GaeEstimator needs a critic for every trained agent, but \['S', 'V'\] have none; use critic=value_head",
+        ),
+        (GaeEstimator(), {"one": Counter("S")}, None, r"but \['V'\] have none"),
+        (GaeEstimator(), {"one": Counter("S", "V"), "two": Counter("V")}, None, r"agents \['V'\] have more than one critic"),
+        (
+            GaeEstimator(chain="agent"),
+            {"one": Counter("S", "V")},
+            ReturnToGo(),
+            r"chain=agent assigns credit itself, got the rule ReturnToGo\(gamma=1.0\); use credit=team credit.alpha=1",
+        ),
+        (GaeEstimator(chain="agent"), {"one": Counter("S", "V")}, TeamReward(alpha=0.5), "assigns credit itself"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_critics(estimator, critics, GROUPS, credit=credit)
