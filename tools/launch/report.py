@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from drmas_pl.cluster.remote import RemoteGroup
 from drmas_pl.data.module import Split
 from drmas_pl.tools.launch.build import Run
 from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.memory import group_memory, plan_memory
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+GIB = 2**30
 
 
 def header(run: Run, config: Mapping[str, Any]) -> str:
@@ -19,15 +25,31 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{len(data.tasks(split))} {split}" for split in SPLITS if data.tasks(split))
     lines = [f"{config['agents']['name']} plays {config['env']['name']}: {counts} tasks, seed {config['seed']}, on {trainer.fabric.device}"]
     for name, group in run.groups.items():
-        size = sum(parameter.numel() for parameter in group.policy.parameters())
         rate = f"lr {group.settings.optimizer.lr:g}" if group.settings.trainable else "frozen"
-        lines.append(f"  weights {name!r} ({_count(size)} parameters, {rate}): {', '.join(group.agents)}")
+        lines.append(f"  weights {name!r} ({_count(group.parameter_count)} parameters, {rate}): {', '.join(group.agents)}")
+        if isinstance(group, RemoteGroup):
+            lines.append(f"    {group.describe()}")
     for name, critic in run.critics.items():
         size = sum(parameter.numel() for parameter in critic.model.parameters())
         rate = f"lr {critic.settings.optimizer.lr:g}"
         lines.append(f"  critic {name!r} ({_count(size)} parameters, {rate}): {', '.join(sorted(critic.agents))}")
     per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
-    return "\n".join([*lines, f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}"])
+    lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
+    device = trainer.fabric.device
+    return "\n".join(lines if device.type != "cuda" else [*lines, memory_line(run, torch.cuda.mem_get_info(device)[1])])
+
+
+def memory_line(run: Run, available: int) -> str:
+    """Return what the run will need of ``available`` bytes, and what to change if that is too much."""
+    own = [group for group in run.groups.values() if isinstance(group, WorkerGroup)]
+    plan = plan_memory([group_memory(group) for group in own], run.trainer.rollout.residency)
+    needs = f"{plan.rollout / GIB:.1f} GiB in rollouts and {plan.training / GIB:.1f} GiB in training"
+    line = f"  needs about {needs}; the device has {available / GIB:.1f} GiB"
+    if plan.peak <= available:
+        return line
+    return (
+        f"{line}: too little, try rollout.residency=one update.offload=all, or lower engine.max_batch_tokens or update.micro_batch_tokens"
+    )
 
 
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:

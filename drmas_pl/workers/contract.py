@@ -1,0 +1,63 @@
+"""What the training loop asks of a worker group, wherever its weights are: in this process or on other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from drmas_pl.agent import Agent
+from drmas_pl.batch import Row
+from drmas_pl.engines.base import Engine
+from drmas_pl.types import Turn
+from drmas_pl.workers.group import GroupSettings
+from drmas_pl.workers.update import UpdateReport
+
+
+class Group(Protocol):
+    """A set of weights with optimizer and engine, and the agents that speak with it.
+
+    Attributes:
+        name: Keys its checkpoint folder and metrics.
+        agents: Its agents by name.
+        settings: How it learns.
+        weights_version: Number of updates that its weights have seen.
+        parameter_count: Number of parameters of the policy.
+        engine: Generates with its weights; awake in :meth:`rollout` alone.
+    """
+
+    name: str
+    agents: dict[str, Agent]
+    settings: GroupSettings
+    weights_version: int
+    parameter_count: int
+    engine: Engine
+
+    def rollout(self) -> AbstractContextManager[Engine]:
+        """Wake the engine with the newest weights for the duration of the block."""
+        ...
+
+    def training(self) -> AbstractContextManager[Any]:
+        """Hold the policy ready for updates for the duration of the block."""
+        ...
+
+    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+        """Run the iteration's optimizer steps on the agents' rows."""
+        ...
+
+    def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
+        """Return what the KL penalty takes from each turn's score."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the model as a Transformers folder, and optimizer state and counters beside it."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote."""
+        ...
+
+    def close(self) -> None:
+        """Release everything for good."""
+        ...

@@ -1,0 +1,73 @@
+"""Which engines are awake during a rollout phase: all of them, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal, get_args
+
+from drmas_pl.engines.base import Engine
+from drmas_pl.types import Completion, GenerationRequest
+from drmas_pl.workers.contract import Group
+
+Residency = Literal["all", "one"]
+
+
+@contextmanager
+def awake_engines(groups: Mapping[str, Group], residency: Residency = "all") -> Iterator[dict[str, Engine]]:
+    """Open a rollout phase.
+
+    Args:
+        groups: Worker groups by name.
+        residency: ``all`` wakes every engine for the whole phase; ``one`` wakes an engine when it is asked to generate and puts the one
+            before it to sleep, so that groups whose weights do not fit beside each other can share a device.
+
+    Yields:
+        An engine by agent name; agents of one group share one object.
+
+    Raises:
+        ValueError: ``residency`` is unknown.
+    """
+    if residency not in get_args(Residency):
+        raise ValueError(f"residency must be all or one, got {residency!r}")
+    with ExitStack() as stack:
+        if residency == "all":
+            engines = {name: stack.enter_context(group.rollout()) for name, group in groups.items()}
+        else:
+            seat = _Seat()
+            stack.callback(seat.leave)
+            engines = {name: _OnDemand(group, seat) for name, group in groups.items()}
+        yield {agent: engines[name] for name, group in groups.items() for agent in group.agents}
+
+
+class _Seat:
+    """The one place for an awake group."""
+
+    def __init__(self) -> None:
+        self._group: Group | None = None
+        self._phase = ExitStack()
+
+    def take(self, group: Group) -> Engine:
+        """Return the group's engine, awake."""
+        if group is not self._group:
+            self.leave()
+            self._phase.enter_context(group.rollout())
+            self._group = group
+        return group.engine
+
+    def leave(self) -> None:
+        """Put whoever sits here to sleep."""
+        self._group = None
+        self._phase.close()
+
+
+class _OnDemand(Engine):
+    """Stands for the engine of a group that may be asleep."""
+
+    def __init__(self, group: Group, seat: _Seat) -> None:
+        self._group, self._seat = group, seat
+        self.context_length = group.engine.context_length
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Wake the group's engine and generate."""
+        return self._seat.take(self._group).generate(requests)

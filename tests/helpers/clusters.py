@@ -1,0 +1,95 @@
+"""Worker groups of the toy team on a real Ray cluster in this machine's memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from drmas_pl.batch import TokenBatch
+from drmas_pl.cluster.build import build_remote_groups
+from drmas_pl.cluster.pool import Pool
+from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.types import Completion, GenerationRequest, Task
+from drmas_pl.workers.build import plan_groups
+from tests.helpers.toy import EvenEnv, Speaker, load, make_bindings, make_engine
+
+
+@contextmanager
+def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
+    """Run a Ray cluster that believes in more CPUs and GPUs than there are."""
+    import ray
+
+    # how much memory others take on this machine is no reason to end a test's processes
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def remote_groups(settings: ClusterSettings, *, engine: Any = make_engine, **groups: Any) -> Iterator[Mapping[str, RemoteGroup]]:
+    """Build the worker groups of the toy team on two ranks each, or as the settings say; see :func:`tests.helpers.toy.make_bindings`."""
+    sharing, iterations = groups.pop("sharing", "per_agent"), groups.pop("iterations", 4)
+    plans = plan_groups(make_bindings(**groups), sharing=sharing, iterations=iterations)
+    pool = Pool(settings, [plan.name for plan in plans])
+    try:
+        yield build_remote_groups(plans, pool, load=load, engine=engine, accelerator="cpu")
+    finally:
+        pool.close()
+
+
+class Mortal(Speaker):
+    """Takes its process down in its first training step, and leaves a mark so that it happens once."""
+
+    def __init__(self, name: str, *, grave: str, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.grave = Path(grave)
+
+    def training_step(self, batch: TokenBatch, batch_idx: int = 0) -> dict[str, Tensor]:
+        if not self.grave.exists():
+            self.grave.touch()
+            os._exit(1)
+        return super().training_step(batch, batch_idx)
+
+
+class Silent(TransformersEngine):
+    """Never answers."""
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        threading.Event().wait()
+        raise AssertionError
+
+
+class Slayer(EvenEnv):
+    """A world in which a process of a group dies when an episode begins.
+
+    Args:
+        victim: The process.
+        episode: Number of the episode, over all clones, from 1.
+    """
+
+    shared = frozenset({"victim", "begun"})
+
+    def __init__(self, victim: Any, episode: int) -> None:
+        super().__init__()
+        self.victim, self.episode = victim, episode
+        self.begun: list[str] = []
+
+    def begin(self, task: Task) -> str:
+        import ray
+
+        self.begun.append(task.id)
+        if len(self.begun) == self.episode:
+            ray.kill(self.victim)
+        return super().begin(task)

@@ -1,0 +1,257 @@
+"""A small server that speaks sglang's protocol, strictly: it generates with a real tiny model and refuses what comes in a wrong order.
+
+It runs in a thread of the test's process. What it cannot show is sglang itself; tests/integration/test_sglang.py does.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from drmas_pl.engines.sglang.probe import policy_logprobs
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.types import GenerationRequest, SamplingParams
+
+Answer = tuple[int, Any]
+Hook = Callable[[Mapping[str, Any]], Answer | None]
+
+
+class FakeSglang:
+    """Serves a copy of a policy.
+
+    Args:
+        policy: Copied; the copy is what weight updates change.
+        tokenizer: Its tokenizer.
+        version: The version that it claims to be.
+        info: Further entries of its server info.
+
+    Attributes:
+        calls: Path and body of every POST, in order.
+        hooks: By path, asked first: an answer of theirs replaces the server's own; what they raise cuts the connection.
+        released: Memory that is released.
+        paused: Whether generation is paused.
+        weight_version: Name of the weights.
+        session: Whether a weight update is open.
+    """
+
+    def __init__(self, policy: Any, tokenizer: Any, *, version: str = "0.5.21", info: Mapping[str, Any] | None = None) -> None:
+        self.policy = copy.deepcopy(policy)
+        self.engine = TransformersEngine(self.policy, tokenizer, reuse_prefixes=False)
+        self.info = {"version": version, "tp_size": 1, "dp_size": 1, "max_req_input_len": 122, **(info or {})}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.hooks: dict[str, Hook] = {}
+        self.released: set[str] = set()
+        self.adapters: dict[str, str] = {}
+        self.paused = self.session = False
+        self.weight_version = "default"
+        self.busy = self.busiest = 0
+        self._lock = threading.Lock()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._reply(fake.get(self.path))
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+                try:
+                    answer = fake.post(self.path, body)
+                except ConnectionAbortedError:
+                    self.close_connection = True
+                    return
+                self._reply(answer)
+
+            def _reply(self, answer: Answer) -> None:
+                status, content = answer
+                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Address."""
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._http.shutdown()
+        self._http.server_close()
+
+    def paths(self, *, but: tuple[str, ...] = ("/generate",)) -> list[str]:
+        """Return the paths that were posted to, in order."""
+        return [path for path, _ in self.calls if path not in but]
+
+    def bodies(self, path: str) -> list[dict[str, Any]]:
+        """Return what was posted to one path."""
+        return [body for called, body in self.calls if called == path]
+
+    def get(self, path: str) -> Answer:
+        """Answer a GET."""
+        if path in self.hooks and (answer := self.hooks[path]({})) is not None:
+            return answer
+        if path == "/health":
+            return 200, ""
+        return (200, self.info) if path in ("/server_info", "/get_server_info") else (404, {"detail": "Not Found"})
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """Answer a POST."""
+        with self._lock:
+            self.calls.append((path, body))
+            self.busy += 1
+            self.busiest = max(self.busiest, self.busy)
+        try:
+            if path in self.hooks and (answer := self.hooks[path](body)) is not None:
+                return answer
+            with self._lock:
+                return self._act(path, body)
+        finally:
+            with self._lock:
+                self.busy -= 1
+
+    def _act(self, path: str, body: dict[str, Any]) -> Answer:
+        act = getattr(self, "do_" + path.strip("/"), None)
+        return (404, {"detail": "Not Found"}) if act is None else act(body)
+
+    def do_generate(self, body: dict[str, Any]) -> Answer:
+        if self.paused or self.released:
+            return 500, {"error": {"message": f"paused={self.paused}, released={sorted(self.released)}"}}
+        if body.get("lora_path") is not None and body["lora_path"] not in self.adapters:
+            return 400, {"error": {"message": f"no adapter {body['lora_path']}"}}
+        ids, sampling = tuple(body["input_ids"]), body["sampling_params"]
+        settings = {"max_new_tokens": sampling["max_new_tokens"], "temperature": sampling["temperature"]}
+        more = {"top_p": sampling.get("top_p", 1.0), "top_k": sampling.get("top_k", -1), "stop": tuple(sampling.get("stop", ()))}
+        request = GenerationRequest(ids, SamplingParams(**settings, **more), sampling.get("sampling_seed", 42))
+        (completion,) = self.engine.generate([request])
+        entries = list(zip(completion.logprobs, completion.token_ids, [None] * len(completion.token_ids)))
+        meta: dict[str, Any] = {"finish_reason": {"type": completion.finish_reason}, "output_token_logprobs": entries}
+        meta["weight_version"] = self.weight_version
+        if body.get("logprob_start_len") == 0:
+            scores = policy_logprobs(self.policy, ids, self.engine.autocast)
+            meta["input_token_logprobs"] = [[None, ids[0], None], *([score, token, None] for score, token in zip(scores, ids[1:]))]
+        return 200, {"output_ids": list(completion.token_ids), "meta_info": meta}
+
+    def do_pause_generation(self, body: dict[str, Any]) -> Answer:
+        self.paused = True
+        return 200, {"status": "ok"}
+
+    def do_continue_generation(self, body: dict[str, Any]) -> Answer:
+        self.paused = False
+        return 200, {"status": "ok"}
+
+    def do_flush_cache(self, body: dict[str, Any]) -> Answer:
+        return 200, "Cache flushed."
+
+    def do_abort_request(self, body: dict[str, Any]) -> Answer:
+        return 200, ""
+
+    def do_release_memory_occupation(self, body: dict[str, Any]) -> Answer:
+        self.released |= set(body["tags"])
+        if "weights" in body["tags"]:
+            with torch.no_grad():
+                for parameter in self.policy.parameters():
+                    parameter.zero_()
+        return 200, ""
+
+    def do_resume_memory_occupation(self, body: dict[str, Any]) -> Answer:
+        self.released -= set(body["tags"])
+        return 200, ""
+
+    def do_update_weight_version(self, body: dict[str, Any]) -> Answer:
+        self.weight_version = body["new_version"]
+        return 200, {"success": True}
+
+    def do_update_weights_from_disk(self, body: dict[str, Any]) -> Answer:
+        return self._load(load_file(Path(body["model_path"]) / "model.safetensors"), body)
+
+    def do_begin_weight_update(self, body: dict[str, Any]) -> Answer:
+        if self.session:
+            return 400, {"success": False, "message": "a session is already open"}
+        self.session = True
+        return 200, {"success": True}
+
+    def do_end_weight_update(self, body: dict[str, Any]) -> Answer:
+        self.session = False
+        return 200, {"success": True}
+
+    def do_update_weights_from_tensor(self, body: dict[str, Any]) -> Answer:
+        if not self.session and self.info["version"] == "0.5.21":
+            return 400, {"success": False, "message": "must run between begin and end"}
+        return self._load(dict(pickle.loads(base64.b64decode(body["serialized_named_tensors"][0]))), body)
+
+    def do_init_weights_update_group(self, body: dict[str, Any]) -> Answer:
+        return 200, {"success": True}
+
+    def do_destroy_weights_update_group(self, body: dict[str, Any]) -> Answer:
+        return 200, {"success": True}
+
+    def do_update_weights_from_distributed(self, body: dict[str, Any]) -> Answer:
+        self.weight_version = body.get("weight_version", self.weight_version)
+        return 200, {"success": True}
+
+    def do_load_lora_adapter(self, body: dict[str, Any]) -> Answer:
+        if body["lora_name"] in self.adapters:
+            return 400, {"success": False, "error_message": "that name is taken"}
+        self.adapters[body["lora_name"]] = body["lora_path"]
+        return 200, {"success": True}
+
+    def do_unload_lora_adapter(self, body: dict[str, Any]) -> Answer:
+        del self.adapters[body["lora_name"]]
+        return 200, {"success": True}
+
+    def _load(self, weights: Mapping[str, torch.Tensor], body: Mapping[str, Any]) -> Answer:
+        if "weights" in self.released:
+            return 400, {"success": False, "message": "the memory of the weights is released"}
+        unexpected = nn.Module.load_state_dict(self.policy, weights, strict=False).unexpected_keys
+        if unexpected:
+            return 400, {"success": False, "message": f"unexpected {unexpected}"}
+        self.weight_version = body.get("weight_version", self.weight_version)
+        return 200, {"success": True, "message": "ok"}
+
+
+def cut(times: int = 1) -> Hook:
+    """Return a hook that cuts the first ``times`` connections and then lets the server answer."""
+    left = [times]
+    lock = threading.Lock()
+
+    def hook(body: Mapping[str, Any]) -> Answer | None:
+        with lock:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise ConnectionAbortedError
+        return None
+
+    return hook
+
+
+def slow(seconds: float, chosen: Callable[[Mapping[str, Any]], bool]) -> Hook:
+    """Return a hook that holds chosen requests back."""
+
+    def hook(body: Mapping[str, Any]) -> Answer | None:
+        if chosen(body):
+            time.sleep(seconds)
+        return None
+
+    return hook

@@ -1,0 +1,50 @@
+"""Models wide enough for the packed path, and rows with common beginnings, for tests of the update path."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from drmas_pl.batch import Row
+
+
+def wide_policy(*, heads: int = 2, attention: str = "sdpa", kind: tuple[Any, Any] = (LlamaConfig, LlamaForCausalLM), **changes: Any) -> Any:
+    """Build a random model with 4 query heads and ``heads`` key-value heads."""
+    settings: dict[str, Any] = {
+        "vocab_size": 300,
+        "hidden_size": 256,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": heads,
+        "head_dim": 64,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.1,
+    }
+    config = kind[0](**{**settings, **changes}, attn_implementation=attention)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: nn.Module = kind[1](config)
+        return model.eval()
+
+
+def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[Row]:
+    """Rows of several prompts with several responses each; a later turn's prompt goes on where a response ended."""
+    rng = random.Random(seed)
+
+    def draw(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(5, 290) for _ in range(rng.randrange(low, high)))
+
+    rows = []
+    for _ in range(prompts):
+        prompt = draw(1, 40)
+        for _ in range(turns):
+            responses = [draw(1, 30) for _ in range(rng.randrange(1, 4))]
+            rows += [Row("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1)) for response in responses]
+            prompt += responses[0] + draw(1, 6)
+    rng.shuffle(rows)
+    return rows
