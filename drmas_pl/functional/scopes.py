@@ -76,12 +76,21 @@ def scope_statistics(score: Tensor, group: Tensor, *, entry: Tensor | None = Non
         value = entry_value[cell]
     count = segment_count(entry_group)
     size = count.numel()
-    low, high = segment_min(entry_value, entry_group, num_groups=size), segment_max(entry_value, entry_group, num_groups=size)
     mean = segment_sum(entry_value, entry_group, num_groups=size) / count
-    square = (entry_value - mean[entry_group]).square()
-    std = (segment_sum(square, entry_group, num_groups=size) / (count - ddof).clamp_min(1)).sqrt()
-    constant = nearly_equal(low, high) & (count > 1)
+    square = segment_sum((entry_value - mean[entry_group]).square(), entry_group, num_groups=size)
+    std = (square / (count - ddof).clamp_min(1)).sqrt()
+    # a range of R means a deviation of at most R/2, so that only these groups can have equal entries
+    suspect = (square <= count * (_EQUAL_TOLERANCE * (1 + mean.abs())).square()) & (count > 1)
+    constant = suspect & _equal_groups(entry_value, entry_group, suspect) if bool(suspect.any()) else suspect
     return ScopeStatistics(value=value, mean=mean[group], std=std[group], count=count[group], constant=constant[group])
+
+
+def _equal_groups(value: Tensor, group: Tensor, suspect: Tensor) -> Tensor:
+    """Tell which of the suspected groups have nearly equal entries: (G,) bool, undefined for other groups."""
+    rows = suspect[group].nonzero().squeeze(-1)
+    low = segment_min(value[rows], group[rows], num_groups=suspect.numel())
+    high = segment_max(value[rows], group[rows], num_groups=suspect.numel())
+    return nearly_equal(low, high)
 
 
 def nearly_equal(low: Tensor, high: Tensor) -> Tensor:
@@ -123,6 +132,8 @@ def usable_rows(score: Tensor, valid: Tensor | None = None) -> Tensor:
     usable = score.isfinite()
     if valid is not None:
         usable = usable & valid.to(torch.bool)
+    if bool(usable.all()):
+        return torch.arange(usable.numel(), device=usable.device)
     return usable.nonzero().squeeze(-1)
 
 
@@ -160,4 +171,7 @@ def spread(value: Tensor, rows: Tensor, size: int) -> Tensor:
         >>> spread(torch.tensor([2.0]), torch.tensor([1]), 3)
         tensor([0., 2., 0.])
     """
-    return torch.zeros(size, dtype=torch.float32, device=value.device).index_copy_(0, rows, value.to(torch.float32))
+    value = value.to(torch.float32)
+    if rows.numel() == size:
+        return value
+    return torch.zeros(size, dtype=torch.float32, device=value.device).index_copy_(0, rows, value)
