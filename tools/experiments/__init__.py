@@ -1,0 +1,1 @@
+"""Experiments that back the documentation; `python tools/stability.py` runs them."""
