@@ -115,6 +115,11 @@ class PolicyObjective:
         return self.kl_coef > 0
 
     @property
+    def penalises_reward(self) -> bool:
+        """Whether the KL penalty is taken from scores, before advantages, and not in the loss."""
+        return self.kl_coef > 0 and self.kl_in != "loss"
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether the loss needs token entropies with gradient."""
         return self.entropy_coef > 0

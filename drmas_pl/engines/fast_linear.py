@@ -1,8 +1,4 @@
-"""Use oneDNN for large float32 linear layers on CPU, where it is up to twice as fast as the BLAS behind PyTorch's default.
-
-The arithmetic stays float32. Unlike ``torch.set_float32_matmul_precision("medium")`` this neither permits bfloat16 on
-processors that have it nor reaches the many tiny products inside scaled-dot-product attention, which oneDNN slows down.
-"""
+"""Speed up linear layers on the faster of the two CPU libraries behind PyTorch, and prepare weights that are used again and again."""
 
 from __future__ import annotations
 
@@ -15,15 +11,19 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
-# multiply-adds and rows below which the fixed cost of a oneDNN call is not earned back
-_MIN_WORK = 500_000
-_MIN_ROWS = 8
+from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
+
+# uses from which on the copy of a weight in oneDNN's own layout is earned back, by fewer rows than these
+_PACK_AFTER, _PACK_ROWS = 8, 256
+# narrower weights are not worth a copy
+_MIN_WIDTH = 256
 
 
 def fast_linear() -> FastLinearMode:
-    """Return a context in which large float32 CPU linear layers run on oneDNN; it does nothing where oneDNN is missing.
+    """Return a context in which large float32 CPU linear layers run on oneDNN; that part does nothing where oneDNN is missing.
 
-    Forward and backward give the same numbers as :func:`torch.nn.functional.linear` up to float32 rounding.
+    Forward and backward give the same numbers as :func:`torch.nn.functional.linear` up to float32 rounding. Without gradient,
+    weights are taken to be constant while the context lasts.
 
     >>> layer, x = torch.nn.Linear(256, 256), torch.ones(64, 256)
     >>> with fast_linear():
@@ -39,17 +39,67 @@ class FastLinearMode(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        self.usable = has_onednn()
+        self._weights = _Weights()
+
+    def __enter__(self) -> FastLinearMode:
+        super().__enter__()
+        return self
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run a suitable linear layer on oneDNN; pass everything else on."""
-        if func is linear and self.usable and not kwargs and _suits(args[0], args[1]):
+        """Run a suitable linear layer faster; pass everything else on."""
+        if func is linear and not kwargs:
             if torch.is_grad_enabled():
-                return _OneDnnLinear.apply(*args)
-            return _product(args[0], args[1], args[2] if len(args) > 2 else None)
+                if self.usable and onednn_pays(args[0], args[1]):
+                    return _OneDnnLinear.apply(*args)
+            else:
+                return self._constant(*args)
         return func(*args, **(kwargs or {}))
+
+    def _constant(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias`` without gradient."""
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind) and weight.dtype == torch.float32:
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight, bias = x.to(dtype), self._weights.cast(weight, dtype), None if bias is None else bias.to(dtype)
+        if self.usable and kind == "cpu" and (packed := self._weights.packed(x, weight)) is not None:
+            return onednn_linear(x, packed, bias)
+        return onednn_linear(x, weight, bias) if self.usable and onednn_pays(x, weight) else linear(x, weight, bias)
+
+
+class _Weights:
+    """Copies of weights that stay as they are: in the type of autocast, whose own cache is off without gradient, and packed."""
+
+    def __init__(self) -> None:
+        # the original stands beside its copy, so that no other weight can get its identity
+        self._casts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._packed: dict[int, tuple[Tensor, Tensor]] = {}
+        self._uses: dict[int, int] = {}
+
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the weight in another type."""
+        if id(weight) not in self._casts:
+            self._casts[id(weight)] = weight, weight.to(dtype)
+        return self._casts[id(weight)][1]
+
+    def packed(self, x: Tensor, weight: Tensor) -> Tensor | None:
+        """Return the weight in oneDNN's layout; None where that does not pay, or not yet."""
+        key, rows = id(weight), x.numel() // x.shape[-1] if x.numel() else 0
+        if not 0 < rows <= _PACK_ROWS or weight.shape[1] < _MIN_WIDTH or x.dtype != weight.dtype or not _takes_packed(weight.dtype):
+            return None
+        if key not in self._packed:
+            self._uses[key] = self._uses.get(key, 0) + 1
+            if self._uses[key] < _PACK_AFTER:
+                return None
+            self._packed[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+        return self._packed[key][1]
+
+
+def _takes_packed(dtype: torch.dtype) -> bool:
+    """Tell whether oneDNN multiplies this type here."""
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
 class _OneDnnLinear(torch.autograd.Function):
@@ -58,7 +108,7 @@ class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -66,30 +116,7 @@ class _OneDnnLinear(torch.autograd.Function):
         gradient, inputs = gradients[0].reshape(-1, weight.shape[0]), x.reshape(-1, x.shape[-1])
         needs_x, needs_weight, needs_bias = (*ctx.needs_input_grad, False)[:3]
         return (
-            _product(gradient, weight.t(), None).view(x.shape) if needs_x else None,
-            _outer(gradient, inputs) if needs_weight else None,
+            fast_product(gradient, weight.t()).view(x.shape) if needs_x else None,
+            fast_outer(gradient, inputs) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
         )
-
-
-def _outer(gradient: Tensor, inputs: Tensor) -> Tensor:
-    """Return ``gradient.T @ inputs``, (out, in); oneDNN copies its left operand, so the narrower one goes there."""
-    if gradient.shape[1] > inputs.shape[1]:
-        return _product(inputs.t(), gradient.t(), None).t()
-    return _product(gradient.t(), inputs.t(), None)
-
-
-def _suits(x: Tensor, weight: Tensor) -> bool:
-    """Tell whether oneDNN pays for this product."""
-    rows = x.numel() // x.shape[-1] if x.numel() else 0
-    return (
-        rows >= _MIN_ROWS
-        and rows * weight.numel() >= _MIN_WORK
-        and x.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

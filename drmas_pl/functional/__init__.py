@@ -5,6 +5,7 @@ Rows are turns (one model call each) with integer ids for task, trajectory and a
 - ``grouping`` and ``segments`` say which rows are compared; ``returns`` and ``credit`` turn rewards into scores;
 - ``advantages``, ``baselines``, ``running``, ``gigpo`` and ``gae`` turn scores into advantages, ``diagnostics`` watches them;
 - ``logprobs``, ``ratios``, ``surrogates``, ``kl`` and ``correction`` give losses per token, ``aggregation`` one number;
+- ``values`` is what critics are trained on;
 - ``evaluation`` estimates success rates.
 """
 
@@ -45,6 +46,7 @@ from drmas_pl.functional.surrogates import (
     clipped_surrogate,
     policy_gradient_surrogate,
 )
+from drmas_pl.functional.values import ValueLoss, clipped_value_loss, explained_variance
 
 __all__ = [
     "Aggregation",
@@ -58,6 +60,7 @@ __all__ = [
     "RatioLevel",
     "RunningBaseline",
     "SingletonRule",
+    "ValueLoss",
     "aggregate",
     "align_rows",
     "amplification",
@@ -69,10 +72,12 @@ __all__ = [
     "cispo_surrogate",
     "clip_events",
     "clipped_surrogate",
+    "clipped_value_loss",
     "cross_execution",
     "discounted_team_future",
     "effective_sample_size",
     "encode",
+    "explained_variance",
     "generalized_advantage",
     "gigpo",
     "gigpo_step",

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from drmas_pl.functional.products import fast_outer, fast_product
+
 
 def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Score the given tokens under softmax(logits / τ).
@@ -127,16 +129,17 @@ class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
         ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)
         peak = _upcast(hidden).new_full((hidden.shape[0],), float("-inf"))
         mass, moment, chosen = torch.zeros_like(peak), torch.zeros_like(peak), torch.zeros_like(peak)
         for start in range(0, weight.shape[0], chunk):
             logits = _slice_logits(hidden, weight[start : start + chunk], temperature)
-            higher = torch.maximum(peak, logits.amax(-1))
-            shrink, exp = (peak - higher).exp(), (logits - higher.unsqueeze(-1)).exp()
-            mass = mass * shrink + exp.sum(-1)
-            moment = moment * shrink + (exp * logits).sum(-1)
             inside, local = _locate(ids, start, logits.shape[1])
             chosen = torch.where(inside, logits.gather(-1, local).squeeze(-1), chosen)
+            higher = torch.maximum(peak, logits.amax(-1))
+            shrink, exp = (peak - higher).exp(), (logits - higher.unsqueeze(-1)).exp_()
+            mass = mass * shrink + exp.sum(-1)
+            moment = moment * shrink + torch.linalg.vecdot(exp, logits)
             peak = higher
         total = peak + mass.log()
         entropy = total - moment / mass
@@ -145,30 +148,33 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, ids, total, entropy = ctx.saved_tensors
-        grad_logp, grad_entropy = grad_logp.unsqueeze(-1), grad_entropy.unsqueeze(-1)
+        grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
         grad_hidden = torch.zeros_like(_upcast(hidden)) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         for start in range(0, weight.shape[0], ctx.chunk):
-            part = weight[start : start + ctx.chunk]
-            logp = _slice_logits(hidden, part, ctx.temperature) - total.unsqueeze(-1)
-            grad = -logp.exp() * (grad_logp + grad_entropy * (logp + entropy.unsqueeze(-1)))
+            part = weight[start : start + ctx.chunk].to(hidden.dtype)
+            logp = _slice_logits(hidden, part, ctx.temperature).sub_(total.unsqueeze(-1))
+            factor = grad_logp.unsqueeze(-1)
+            if grad_entropy is not None:
+                factor = factor + grad_entropy.unsqueeze(-1) * (logp + entropy.unsqueeze(-1))
+            grad = logp.exp_().mul_(-factor)
             inside, local = _locate(ids, start, part.shape[0])
-            grad.scatter_add_(-1, local, grad_logp * inside.unsqueeze(-1))
-            grad = (grad / ctx.temperature).to(hidden.dtype)
+            grad.scatter_add_(-1, local, (grad_logp * inside).unsqueeze(-1))
+            grad = grad.div_(ctx.temperature).to(hidden.dtype)
             with torch.autocast(hidden.device.type, enabled=False):
                 if grad_hidden is not None:
-                    grad_hidden += grad @ part.to(hidden.dtype)
+                    grad_hidden += fast_product(grad, part.t())
                 if grad_weight is not None:
-                    grad_weight[start : start + ctx.chunk] = grad.T @ hidden
+                    grad_weight[start : start + ctx.chunk] = fast_outer(grad, hidden)
         return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, None, None, None
 
 
 def _slice_logits(hidden: Tensor, part: Tensor, temperature: float) -> Tensor:
     """Logits of a vocabulary slice; forward and backward must agree, so autocast may not interfere."""
     with torch.autocast(hidden.device.type, enabled=False):
-        return _upcast(hidden @ part.to(hidden.dtype).T) / temperature
+        return _upcast(fast_product(hidden, part.to(hidden.dtype))).div_(temperature)
 
 
 def _locate(ids: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:

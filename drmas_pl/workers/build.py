@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from lightning.fabric import Fabric
 from torch import nn
 
+from drmas_pl.adapters import LoraSettings, share_base
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
@@ -18,7 +19,7 @@ from drmas_pl.workers.group import GroupSettings, WorkerGroup
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 
-Sharing = Literal["shared", "per_agent"]
+Sharing = Literal["shared", "per_agent", "lora"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,28 @@ class AgentBinding:
     update: UpdateSettings = field(default_factory=UpdateSettings)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A worker group before it has weights.
+
+    Attributes:
+        name: Name of the group.
+        model: Model that its weights start from.
+        agents: Agents that share them.
+        settings: How it learns.
+    """
+
+    name: str
+    model: str
+    agents: tuple[Agent, ...]
+    settings: GroupSettings
+
+
 def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[str, list[AgentBinding]]:
     """Decide which agents share weights.
 
-    With ``shared`` agents of one model share one group, frozen agents one of their own; with ``per_agent`` nobody shares.
+    With ``shared`` agents of one model share one group, frozen agents one of their own; with ``per_agent`` nobody shares. With ``lora``
+    agents of one model share its weights, which never change, and each learns an adapter of its own in a group of its own.
 
     Raises:
         ConfigError: Two agents of one group want different settings, or two agents have one name.
@@ -53,7 +72,7 @@ def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[st
     names = [binding.agent.name for binding in bindings]
     if len(set(names)) != len(names):
         raise ConfigError(f"agent names must be unique, got {names}")
-    if sharing == "per_agent":
+    if sharing in ("per_agent", "lora"):
         return {binding.agent.name: [binding] for binding in bindings}
     families: dict[tuple[bool, str], list[AgentBinding]] = {}
     for binding in bindings:
@@ -72,6 +91,24 @@ def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[st
     return groups
 
 
+def plan_groups(
+    bindings: Sequence[AgentBinding], *, sharing: Sharing, iterations: int = 1, schedule: GroupSchedule | None = None
+) -> list[GroupPlan]:
+    """Decide which groups there are and how each of them learns; see :func:`build_groups` for the arguments.
+
+    Raises:
+        ConfigError: See :func:`assign_groups`.
+    """
+    plans, assigned = [], assign_groups(bindings, sharing)
+    learners = [name for name, members in assigned.items() if members[0].trainable]
+    for name, members in assigned.items():
+        first = members[0]
+        steps = (schedule or GroupSchedule()).count(learners, name, iterations) * first.update.updates_per_iteration * first.update.epochs
+        settings = GroupSettings(first.optimizer, first.update, first.trainable, max(steps, 1))
+        plans.append(GroupPlan(name, first.model, tuple(member.agent for member in members), settings))
+    return plans
+
+
 def build_groups(
     bindings: Sequence[AgentBinding],
     *,
@@ -81,6 +118,8 @@ def build_groups(
     engine: Callable[[nn.Module, Any], Engine],
     iterations: int = 1,
     schedule: GroupSchedule | None = None,
+    lora: LoraSettings | None = None,
+    seed: int = 0,
 ) -> dict[str, WorkerGroup]:
     """Load each group's model once and bind its agents.
 
@@ -92,26 +131,44 @@ def build_groups(
         engine: Returns the engine that generates with a policy.
         iterations: Length of the run, from which learning rate schedules know their number of steps.
         schedule: Which groups learn in which iteration; all by default.
+        lora: Shape of the adapters, for ``sharing="lora"``.
+        seed: Decides how adapters begin.
 
     Raises:
-        ConfigError: See :func:`assign_groups`.
+        ConfigError: See :func:`assign_groups`; or PEFT is needed and missing.
     """
-    groups, assigned = {}, assign_groups(bindings, sharing)
-    learners = [name for name, members in assigned.items() if members[0].trainable]
-    for name, members in assigned.items():
-        first = members[0]
-        policy, tokenizer = load(first.model)
-        steps = (schedule or GroupSchedule()).count(learners, name, iterations) * first.update.updates_per_iteration * first.update.epochs
-        groups[name] = WorkerGroup(
-            name,
+    groups = {}
+    plans = plan_groups(bindings, sharing=sharing, iterations=iterations, schedule=schedule)
+    adapted = adapted_policies(plans, load, lora or LoraSettings(), seed=seed) if sharing == "lora" else {}
+    for plan in plans:
+        policy, tokenizer = adapted[plan.name] if plan.name in adapted else load(plan.model)
+        groups[plan.name] = WorkerGroup(
+            plan.name,
             policy=policy,
             tokenizer=tokenizer,
-            agents=[member.agent for member in members],
+            agents=plan.agents,
             engine=engine(policy, tokenizer),
             fabric=fabric,
-            settings=GroupSettings(first.optimizer, first.update, first.trainable, max(steps, 1)),
+            settings=plan.settings,
         )
     return groups
+
+
+def adapted_policies(
+    plans: Sequence[GroupPlan], load: Callable[[str], tuple[nn.Module, Any]], lora: LoraSettings, *, seed: int
+) -> dict[str, tuple[nn.Module, Any]]:
+    """Load each model once and give every trainable group that starts from it an adapter; frozen ones use it as it is.
+
+    Models that nobody trains get no adapter and are left out.
+    """
+    policies: dict[str, tuple[nn.Module, Any]] = {}
+    for model in dict.fromkeys(plan.model for plan in plans if plan.settings.trainable):
+        users = [plan for plan in plans if plan.model == model]
+        base, tokenizer = load(model)
+        adapters = share_base(base, [plan.name for plan in users if plan.settings.trainable], lora, path=model, seed=seed)
+        alone = next(iter(adapters.values())).without_adapter()
+        policies |= {plan.name: (adapters.get(plan.name, alone), tokenizer) for plan in users}
+    return policies
 
 
 def _check_agreement(members: Sequence[AgentBinding]) -> None:

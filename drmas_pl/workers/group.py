@@ -14,18 +14,24 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
 from torch import nn
 
+from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.models import quiet_transformers
-from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
+from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
+from drmas_pl.workers.offload import GroupOffload, device_meter
 from drmas_pl.workers.scoring import score_rows
+from drmas_pl.workers.shards import is_sharded, shard_state, whole_state, whole_weights
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
+from drmas_pl.workers.weights import load_weights
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +55,9 @@ class GroupSettings:
 
 class WorkerGroup:
     """One policy with optimizer and engine, bound to the agents it serves.
+
+    Attributes:
+        parameter_count: Number of parameters of the policy.
 
     Args:
         name: Name of the group; keys its checkpoint folder and metrics.
@@ -86,23 +95,36 @@ class WorkerGroup:
         self.steps = 0
         self.skipped_in_a_row = 0
         self.mismatched: set[str] = set()
+        self.parameter_count = sum(parameter.numel() for parameter in policy.parameters())
         self._check_correction()
         self._warn_of_truncated_sampling()
         self.optimizer: torch.optim.Optimizer | None = None
         self.module: nn.Module = policy
-        if self.settings.trainable:
-            optimizer = build_optimizer(policy.parameters(), self.settings.optimizer)
-            self.module, self.optimizer = fabric.setup(policy, optimizer)
-        else:
-            policy.requires_grad_(False)
-            self.module = fabric.setup_module(policy) if any(True for _ in policy.parameters()) else policy
-        # copied in the precision that the policy has by now
         self.reference = self._reference()
+        if self.settings.trainable:
+            if self.settings.update.activation_checkpointing:
+                checkpoint_activations(policy)
+            # FSDP2 replaces the parameters, so that the optimizer comes after the module
+            self.module = fabric.setup_module(policy)
+            optimizer: Any = fabric.setup_optimizers(build_optimizer(policy.parameters(), self.settings.optimizer))
+            self.optimizer = optimizer
+        else:
+            self.module = self._place_frozen(policy)
         self.module.eval()
         self.engine.autocast = fabric.autocast
         self.engine.sleep()
         for agent in agents:
             agent.bind(self.module, tokenizer)
+        self.offload = GroupOffload(
+            name,
+            what=self.settings.update.offload,
+            models=[model for model in (policy, self.reference) if model is not None and getattr(model, "adapter", "") is not None],
+            optimizer=self.optimizer,
+            device=fabric.device,
+            meter=device_meter(fabric.device),
+        )
+        self.lifecycle.hooks.append(self.offload)
+        self.offload.hold(set())
 
     @property
     def state(self) -> State:
@@ -150,20 +172,20 @@ class WorkerGroup:
 
     def score(self, policy: nn.Module, rows: Sequence[Row], agent: Agent) -> list[tuple[float, ...]]:
         """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
-        with self.fabric.autocast():
+        with self.fabric.autocast(), self.offload.present("weights"):
             return score_rows(
-                policy.to(self.fabric.device),
+                policy,
                 rows,
                 temperature=agent.temperature,
                 budget=self.settings.update.micro_batch_tokens,
                 pad_id=self.tokenizer.pad_token_id,
-                device=self.fabric.device,
+                fabric=self.fabric,
             )
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
         """Return what the KL penalty takes from each turn's score; 0 unless the agent's objective puts the KL into the reward."""
         objective = agent.objective
-        if self.reference is None or objective.kl_coef == 0 or objective.kl_in == "loss":
+        if self.reference is None or not objective.penalises_reward:
             return [0.0] * len(turns)
         rows = [Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0) for turn in turns]
         reference = self.score(self.reference, rows, agent)
@@ -182,15 +204,23 @@ class WorkerGroup:
         return rate
 
     def save(self, folder: Path) -> None:
-        """Write the model as a Transformers folder, and optimizer state and counters beside it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with quiet_transformers():
-            self.policy.save_pretrained(folder)  # type: ignore[operator]
-            self.tokenizer.save_pretrained(folder)
-        counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
-        (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
-        if self.optimizer is not None:
-            torch.save(self._named_optimizer_state(), folder / "optimizer.pt")
+        """Write the model as a Transformers folder, and optimizer state and counters beside it.
+
+        Every rank of the group has to call it; the first one writes.
+        """
+        first = self.fabric.is_global_zero
+        with quiet_transformers(), self.offload.present("weights", "optimizer"):
+            weights = whole_weights(self.policy, keep=first) if is_sharded(self.policy) else None
+            state = None if self.optimizer is None else whole_state(named_state(self.policy, self.optimizer), keep=first)
+            if first:
+                folder.mkdir(parents=True, exist_ok=True)
+                self.policy.save_pretrained(folder, state_dict=weights)  # type: ignore[operator]
+                self.tokenizer.save_pretrained(folder)
+                counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+                (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+                if state is not None:
+                    torch.save(state, folder / "optimizer.pt")
+        self.fabric.barrier()
 
     def load(self, folder: Path) -> None:
         """Restore what :meth:`save` wrote.
@@ -199,20 +229,14 @@ class WorkerGroup:
             CheckpointError: A file is missing or does not fit this group.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
 
         try:
             counters = json.loads((folder / "group.json").read_text())
-            files = sorted(folder.glob("model*.safetensors"))
-            if not files:
-                raise ValueError("no model*.safetensors in it")
-            weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
-            missing, unexpected = self.policy.load_state_dict(weights, strict=False)
-            unknown = [name for name in missing if name in dict(self.policy.named_parameters())]
-            if unexpected or unknown:
-                raise ValueError(f"missing weights {unknown[:3]}, unexpected {unexpected[:3]}")
-            if self.optimizer is not None:
-                self._load_optimizer_state(torch.load(folder / "optimizer.pt", weights_only=True))
+            with self.offload.present("weights", "optimizer"):
+                load_weights(self.policy, folder)
+                if self.optimizer is not None:
+                    named = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+                    load_named_state(self.policy, self.optimizer, shard_state(named, self.policy))
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit worker group {self.name!r}: {error}") from error
         self.weights_version, self.steps = counters["weights_version"], counters["steps"]
@@ -228,7 +252,19 @@ class WorkerGroup:
         """Copy the starting weights when any agent's loss needs a reference policy."""
         if not any(agent.objective.needs_reference for agent in self.agents.values()):
             return None
-        return copy.deepcopy(self.policy).requires_grad_(False).eval()
+        if isinstance(self.policy, AdapterPolicy):
+            return self.policy.without_adapter().eval()
+        return self._place_frozen(copy.deepcopy(self.policy)).eval()
+
+    def _place_frozen(self, module: nn.Module) -> nn.Module:
+        """Bring weights that are never updated to the device, in the precision of the run."""
+        module.requires_grad_(False)
+        if not any(True for _ in module.parameters()):
+            return module
+        if isinstance(self.fabric.strategy, DDPStrategy):  # which takes no module without anything to train
+            placed: nn.Module = self.fabric.to_device(self.fabric.strategy.precision.convert_module(module))
+            return placed
+        return self.fabric.setup_module(module)
 
     def _check_correction(self) -> None:
         for agent in self.agents.values():
@@ -248,21 +284,3 @@ class WorkerGroup:
                     agent.name,
                     agent.sampling,
                 )
-
-    def _parameter_names(self) -> list[str]:
-        return [name for name, parameter in self.policy.named_parameters() if parameter.requires_grad]
-
-    def _named_optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """Return optimizer state by parameter name, so that no order can mix it up."""
-        assert self.optimizer is not None
-        state = self.optimizer.state_dict()["state"]
-        return {name: state[index] for index, name in enumerate(self._parameter_names()) if index in state}
-
-    def _load_optimizer_state(self, named: Mapping[str, dict[str, Any]]) -> None:
-        assert self.optimizer is not None
-        current = self.optimizer.state_dict()
-        names = self._parameter_names()
-        if named and set(named) != set(names):
-            raise ValueError(f"optimizer state is for other parameters, for example {sorted(set(named) ^ set(names))[:3]}")
-        current["state"] = {index: named[name] for index, name in enumerate(names) if name in named}
-        self.optimizer.load_state_dict(current)

@@ -1,14 +1,51 @@
-"""Log-probs of rows under a policy, without gradient, in chunks of similar length."""
+"""Numbers per token of rows, such as log-probs under a policy, without gradient, in chunks of similar length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import nn
+from lightning.fabric import Fabric
+from torch import Tensor, nn
 
-from drmas_pl.batch import Row, collate
+from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.engines.prefixes import common_length
+from drmas_pl.packed.forward import lays_out_tree
 from drmas_pl.policy import response_logprobs
+from drmas_pl.workers.ranks import deal_batches, gather_lists
+from drmas_pl.workers.strategies import reshard
+
+
+def chunk_rows(policy: nn.Module | None, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+    """Group rows into micro-batches in the way that suits how the policy computes them; see the two functions below."""
+    return chunk_by_beginning(rows, budget) if lays_out_tree(policy) else chunk_by_tokens(rows, budget)
+
+
+def chunk_by_beginning(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+    """Group rows with common beginnings so that a chunk computes about ``budget`` tokens at most (or one row), shared ones once.
+
+    Beginnings too short to be worth sharing may add a few tokens per row.
+
+    Args:
+        rows: Rows in any order; the chunks depend on their content alone.
+        budget: Largest number of tokens.
+
+    Yields:
+        Indices into ``rows``.
+    """
+    sequences = [row.prompt_ids + row.response_ids for row in rows]
+    chunk: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(rows)), key=sequences.__getitem__):
+        length = len(sequences[index])
+        added = length - (common_length(sequences[chunk[-1]], sequences[index]) if chunk else 0)
+        if chunk and tokens + added > budget:
+            yield chunk
+            chunk, tokens, added = [], 0, length
+        chunk.append(index)
+        tokens += added
+    if chunk:
+        yield chunk
 
 
 def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
@@ -42,22 +79,54 @@ def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def score_rows(
-    policy: nn.Module, rows: Sequence[Row], *, temperature: float, budget: int, pad_id: int, device: torch.device
+    policy: nn.Module, rows: Sequence[Row], *, temperature: float, budget: int, pad_id: int, fabric: Fabric
 ) -> list[tuple[float, ...]]:
     """Return each row's log-probs of its sampled tokens under ``policy``, in the order of ``rows``.
 
     Args:
         policy: Causal language model.
-        rows: Rows to score.
+        rows: Rows to score; ranks share the work and all get the whole result.
         temperature: Sampling temperature of the rows.
         budget: Largest number of tokens computed at once, padding included.
         pad_id: Padding id.
-        device: Where the policy is.
+        fabric: Knows device and ranks.
     """
-    out: list[tuple[float, ...]] = [()] * len(rows)
-    for chunk in chunk_by_tokens(rows, budget):
-        batch = collate([rows[index] for index in chunk], pad_id=pad_id, denominator=1.0).to(device)
-        lines = response_logprobs(policy, batch, temperature=temperature).logp.tolist()
-        for index, line in zip(chunk, lines, strict=True):
-            out[index] = tuple(line[: len(rows[index].response_ids)])
-    return out
+
+    def logp(batch: TokenBatch) -> Tensor:
+        return response_logprobs(policy, batch, temperature=temperature).logp
+
+    scored = numbers_of_rows(logp, rows, budget=budget, pad_id=pad_id, fabric=fabric, policy=policy)
+    reshard(policy)
+    return scored
+
+
+@torch.no_grad()
+def numbers_of_rows(
+    compute: Callable[[TokenBatch], Tensor],
+    rows: Sequence[Row],
+    *,
+    budget: int,
+    pad_id: int,
+    fabric: Fabric,
+    policy: nn.Module | None = None,
+) -> list[tuple[float, ...]]:
+    """Return one number per sampled token of each row, in the order of ``rows``.
+
+    Args:
+        compute: Returns the (N, R) numbers of a micro-batch.
+        rows: Rows; ranks share the work and all get the whole result.
+        budget: Largest number of tokens computed at once, padding included.
+        pad_id: Padding id.
+        fabric: Knows device and ranks.
+        policy: Decides how rows are grouped, where that depends on how it computes them.
+    """
+    chunks = list(chunk_rows(policy, rows, budget))
+    batches = [collate([rows[index] for index in chunk], pad_id=pad_id, denominator=1.0) for chunk in chunks]
+    found: list[tuple[int, tuple[float, ...]]] = []
+    own = chunks[fabric.global_rank :: fabric.world_size]
+    for place, batch in enumerate(deal_batches(batches, fabric)):
+        lines = compute(batch.to(fabric.device)).tolist()
+        for index, line in zip(own[place] if place < len(own) else (), lines):
+            found.append((index, tuple(line[: len(rows[index].response_ids)])))
+    scored = dict(pair for pairs in gather_lists(found, fabric) for pair in pairs)
+    return [scored[index] for index in range(len(rows))]

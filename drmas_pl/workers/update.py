@@ -3,6 +3,9 @@
 Rows are shuffled into minibatches; a minibatch is one optimizer step. Each is computed in micro-batches of one agent and of
 similar length under a token budget. Denominators are those of the whole minibatch, so neither the budget nor the order changes
 the gradient. A minibatch with a non-finite loss or gradient norm is not applied but dumped and counted.
+
+On several ranks every rank is given all rows and computes its share of each minibatch's micro-batches. Losses and metrics are summed
+over ranks before anything is decided, so all of them step, skip and stop together.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
-from torch import nn
+from lightning.fabric.wrappers import _FabricModule
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.functional.metrics import mean_metrics, merge_metrics
-from drmas_pl.workers.scoring import chunk_by_tokens
+from drmas_pl.workers.offload import Offload
+from drmas_pl.workers.ranks import deal_batches, merge_over_ranks
+from drmas_pl.workers.scoring import chunk_rows
 
 if TYPE_CHECKING:
     from drmas_pl.workers.group import WorkerGroup
@@ -39,21 +46,26 @@ class UpdateSettings:
         updates_per_iteration: Minibatches per pass over the rows; 1 is strictly on-policy.
         epochs: Passes over the rows.
         max_grad_norm: Clip of the group's gradient norm.
-        micro_batch_tokens: Largest number of padded tokens computed at once; memory grows with it, results do not change.
+        micro_batch_tokens: Largest number of tokens computed at once, with padding where there is any; memory grows with it, results
+            do not change.
+        activation_checkpointing: Keep the inputs of layers alone and compute the rest again in backward: less memory, more time.
         old_logp: Take the ratio against the ``engine``'s log-probs or ``recompute`` them with one forward before the first step.
         mismatch_alarm: Mean absolute difference of engine and trainer log-probs above which a warning is logged.
         max_skips: Number of skipped minibatches in a row after which the run stops.
         dump_folder: Where skipped minibatches are written; None writes nothing.
+        offload: What leaves the accelerator while others work: ``none``, the ``optimizer`` state, or ``all``.
     """
 
     updates_per_iteration: int = 1
     epochs: int = 1
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 16384
+    activation_checkpointing: bool = False
     old_logp: Literal["engine", "recompute"] = "engine"
     mismatch_alarm: float = 0.02
     max_skips: int = 3
     dump_folder: str | None = None
+    offload: Offload = "none"
 
     def __post_init__(self) -> None:
         for name in ("updates_per_iteration", "epochs", "micro_batch_tokens", "max_skips"):
@@ -61,6 +73,8 @@ class UpdateSettings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off")
+        if self.offload not in get_args(Offload):
+            raise ValueError(f"offload must be none, optimizer or all, got {self.offload!r}")
         if self.old_logp not in ("engine", "recompute"):
             raise ValueError(f"old_logp must be engine or recompute, got {self.old_logp!r}")
 
@@ -118,12 +132,13 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
     for name, agent in group.agents.items():
         batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
         if batches:
-            agents[name] = _accumulate(group, agent, batches, parameters, first=report.steps + report.skipped == 0)
+            own = deal_batches(batches, group.fabric)
+            agents[name] = _accumulate(group, agent, own, parameters, first=report.steps + report.skipped == 0)
             report.rows += sum(map(len, batches))
     if not agents:
         return
     loss = sum(metrics["loss"] for metrics in agents.values())
-    norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    norm = _norm(parameters)
     if not (math.isfinite(loss) and math.isfinite(norm)):
         _skip(group, minibatch, report)
         return
@@ -146,24 +161,37 @@ def _accumulate(
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
-    losses, metrics = [], []
-    for batch in batches:
-        out = agent.training_step(batch.to(group.fabric.device))
-        group.fabric.backward(out["loss"])
-        losses.append(float(out.pop("loss").detach()))
-        metrics.append(out)
-    values = mean_metrics(merge_metrics(metrics))
+    metrics = [_backward(group, agent, batch, last=batch is batches[-1]) for batch in batches]
+    merged = merge_over_ranks(merge_metrics(metrics), group.fabric)
+    loss = float(merged.pop("loss"))
+    values = mean_metrics(merged)
     drift = {name: values.pop(name) for name in ("drift", "drift_max")}
     if first and group.settings.update.old_logp == "engine":
         # nothing was stepped yet, so trainer and engine have the same weights and any drift is numerics
         values |= {"mismatch": drift["drift"], "mismatch_max": drift["drift_max"]}
         _warn_of_mismatch(group, agent, drift["drift"])
-    grads = [p.grad for p in parameters if p.grad is not None]
-    norm = float(nn.utils.get_total_norm(grads)) if grads else 0.0
+    norm = _norm(parameters)
     for parameter, earlier in zip(parameters, before, strict=True):
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
-    return {**values, "loss": sum(losses), "grad_norm": norm}
+    return {**values, "loss": loss, "grad_norm": norm}
+
+
+def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool) -> dict[str, Tensor]:
+    """Run one micro-batch; ranks exchange gradients at the agent's last one alone. Returns its metric sums with its loss."""
+    ranks, module = group.fabric.world_size, cast(_FabricModule, group.module)
+    with group.fabric.no_backward_sync(module, enabled=ranks > 1 and not last):
+        out = agent.training_step(batch.to(group.fabric.device))
+        # ranks average their gradients, but the denominator is already that of all of them
+        group.fabric.backward(out["loss"] * ranks)
+    return {**out, "loss": out["loss"].detach()}
+
+
+def _norm(parameters: Sequence[nn.Parameter]) -> float:
+    """Norm of the whole gradient, 0 without any."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def _warn_of_mismatch(group: WorkerGroup, agent: Agent, mismatch: float) -> None:
@@ -184,7 +212,7 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
     group.optimizer.zero_grad(set_to_none=True)
     group.skipped_in_a_row, report.skipped = group.skipped_in_a_row + 1, report.skipped + 1
     where = ""
-    if group.settings.update.dump_folder is not None:
+    if group.settings.update.dump_folder is not None and group.fabric.is_global_zero:
         path = Path(group.settings.update.dump_folder) / f"{group.name}-step{group.steps}-skip{group.skipped_in_a_row}.pt"
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save([asdict(row) for row in minibatch], path)
@@ -211,7 +239,7 @@ def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: 
     weights = torch.tensor([row.weight for row in minibatch])
     denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
     rows = [row for row in minibatch if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)]
-    for chunk in chunk_by_tokens(rows, budget):
+    for chunk in chunk_rows(agent.policy, rows, budget):
         yield collate([rows[index] for index in chunk], pad_id=pad_id, denominator=denominator)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
 
 
 def factors(total: int, **settings: Any) -> list[float]:
@@ -72,3 +72,40 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
 def test_a_frozen_policy_gets_no_optimizer() -> None:
     with pytest.raises(ValueError, match="no parameter requires a gradient"):
         build_optimizer(nn.Linear(1, 1).requires_grad_(False).parameters(), OptimizerSettings())
+
+
+def test_state_is_kept_by_name_and_goes_back_to_its_parameter() -> None:
+    def module(names: str) -> nn.Module:
+        made = nn.Module()
+        for name in names:
+            made.register_parameter(name, nn.Parameter(torch.full((2,), float(ord(name))), requires_grad=name != "f"))
+        return made
+
+    first, second = module("afb"), module("bfa")
+    one, other = (build_optimizer(made.parameters(), OptimizerSettings(lr=0.1)) for made in (first, second))
+    sum((place + 1) * p.sum() for place, p in enumerate(first.parameters())).backward()
+    one.step()
+    saved = named_state(first, one)
+    assert set(saved) == {"a", "b"} and saved["b"]["exp_avg"].tolist() == pytest.approx([0.3, 0.3])
+    load_named_state(second, other, saved)
+    assert torch.equal(named_state(second, other)["b"]["exp_avg"], saved["b"]["exp_avg"])
+    with pytest.raises(ValueError, match=r"optimizer state is for other parameters, for example \['a', 'b', 'c'\]"):
+        load_named_state(module("c"), build_optimizer(module("c").parameters(), OptimizerSettings()), saved)
+    load_named_state(second, other, {})
+
+
+def test_large_models_take_fused_steps_that_are_the_same_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = []
+    for least in (10**9, 1):
+        monkeypatch.setattr("drmas_pl.optim._MIN_FUSED", least)
+        torch.manual_seed(0)
+        layer = nn.Linear(7, 5)
+        optimizer = build_optimizer(layer.parameters(), OptimizerSettings(lr=0.1, weight_decay=0.1))
+        assert bool(optimizer.param_groups[0]["fused"]) == (least == 1)
+        for step in range(5):
+            optimizer.zero_grad()
+            (layer(torch.arange(7.0) + step) ** 2).sum().backward()
+            optimizer.step()
+        layers.append(layer)
+    for plain, fused in zip(layers[0].parameters(), layers[1].parameters()):
+        torch.testing.assert_close(fused, plain, atol=1e-6, rtol=1e-6)

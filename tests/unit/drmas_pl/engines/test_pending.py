@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -124,3 +124,29 @@ def test_an_engine_that_loses_a_completion_is_an_error_in_every_coroutine() -> N
     pending = Pending(Echo(drop=1))
     results = asyncio.run(play())
     assert [str(result) for result in results] == ["Echo returned 1 completions for 2 requests"] * 2
+
+
+class Apart(Echo):
+    """Works while others do, and writes down what it does when."""
+
+    def __init__(self, name: str, diary: list[str]) -> None:
+        super().__init__()
+        self.name, self.diary = name, diary
+
+    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
+        self.diary.append(f"{self.name} begins")
+        return lambda: (self.diary.append(f"{self.name} ends"), self.generate(requests))[1]
+
+
+def test_engines_on_devices_of_their_own_work_at_the_same_time() -> None:
+    async def play() -> list[int]:
+        waiting = [asyncio.ensure_future(queue.submit(request(number))) for number, queue in enumerate(queues)]
+        await asyncio.sleep(0)
+        for finish in [queue.begin() for queue in queues]:
+            assert finish() == 1
+        return [(await future).token_ids[0] for future in waiting]
+
+    diary: list[str] = []
+    queues = [Pending(Apart(name, diary)) for name in "ab"]
+    assert asyncio.run(play()) == [0, 1]
+    assert diary == ["a begins", "b begins", "a ends", "b ends"]

@@ -62,7 +62,7 @@ def test_frozen_sharers_need_not_agree_on_training() -> None:
 @pytest.mark.parametrize(
     ("sharing", "bindings", "message"),
     [
-        ("each", [bind("a")], r"sharing must be one of \['shared', 'per_agent'\], got 'each'"),
+        ("each", [bind("a")], r"sharing must be one of \['shared', 'per_agent', 'lora'\], got 'each'"),
         ("shared", [bind("a"), bind("a")], r"agent names must be unique, got \['a', 'a'\]"),
         ("shared", [bind("a", "x/m"), bind("b", "y/m")], "two different models end in the same name"),
     ],

@@ -1,0 +1,172 @@
+"""Log-probs of a micro-batch from packed rows, where the policy's forward pass allows it.
+
+Nothing is assumed about the policy beyond its call signature. Whether its calls can be answered by
+:class:`~drmas_pl.packed.mode.PackedMode` is tried out once, on a few tokens, against its plain forward pass.
+
+Legend: N rows, R response length, T laid-out tokens, M predicted tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from lightning.fabric.wrappers import _FabricModule
+from torch import Tensor, nn
+
+from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.engines.transformers import evaluating
+from drmas_pl.errors import ConfigError
+from drmas_pl.functional.logprobs import token_logprobs
+from drmas_pl.packed.attention import Pieces, attends_on, plan
+from drmas_pl.packed.layout import pack_rows
+from drmas_pl.packed.mode import PackedMode
+from drmas_pl.packed.shared import share_prompts, takes_any_mask
+
+log = logging.getLogger(__name__)
+
+# narrower models spend their time elsewhere
+_MIN_WIDTH = 256
+# two correct computations of a log-prob differ by less than this, absolutely and relatively; the second in half precision
+_TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.1
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+class Inputs(NamedTuple):
+    """What a policy is called with.
+
+    Attributes:
+        input_ids: (B, L).
+        attention_mask: What the policy takes; a mere token where attention is answered by ``pieces``.
+        position_ids: (B, L).
+        wanted: Row and column, (M,) each, of the outputs that predict the response tokens, in the order of the response mask.
+        pieces: How to attend; None leaves attention to the policy.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    wanted: tuple[Tensor, Tensor]
+    pieces: Pieces | None = None
+
+
+def packs(policy: nn.Module | None) -> bool:
+    """Tell whether :func:`packed_logprobs` may be used, and pays, for a policy."""
+    if policy is None:
+        return False
+    config: Any = getattr(policy, "config", None)
+    if config is None or getattr(config.get_text_config(), "hidden_size", 0) < _MIN_WIDTH or _head(policy) is None:
+        return False
+    bare = policy.module if isinstance(policy, _FabricModule) else policy
+    if bare not in _known:
+        # autocast would hide small differences behind its own
+        with torch.autocast(next(bare.parameters()).device.type, enabled=False):
+            _known[bare] = _agrees(bare)
+    return _known[bare]
+
+
+def lays_out_tree(policy: nn.Module | None) -> bool:
+    """Tell whether :func:`packed_logprobs` computes every shared beginning once, without padding."""
+    return policy is not None and packs(policy) and takes_any_mask(policy) and attends_on(next(policy.parameters()).device)
+
+
+def packed_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Score the response tokens of a micro-batch.
+
+    Args:
+        policy: Causal language model for which :func:`packs` holds.
+        batch: N rows.
+        temperature: Sampling temperature.
+
+    Returns:
+        Log-probs and entropies in nats, (N, R) float32 each, 0 where masked.
+
+    Raises:
+        ConfigError: The forward pass has changed since the policy was tried out.
+    """
+    found, _ = _run(policy, batch, temperature)
+    empty = torch.zeros(batch.response_mask.shape, device=found.device)
+    logp, entropy = (empty.masked_scatter(batch.response_mask, part) for part in found.float().unbind(-1))
+    return logp, entropy
+
+
+def _run(policy: nn.Module, batch: TokenBatch, temperature: float) -> tuple[Tensor, PackedMode]:
+    """Return (M, 2) log-probs and entropies, and the context they were computed in."""
+    head = _head(policy)
+    assert head is not None
+    inputs = _inputs(policy, batch)
+    targets = batch.input_ids[:, -batch.response_mask.shape[1] :][batch.response_mask]
+    mode = PackedMode(head, index=inputs.wanted, targets=targets, temperature=temperature, pieces=inputs.pieces)
+    with mode:
+        output: Tensor = policy(
+            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, position_ids=inputs.position_ids, use_cache=False
+        ).logits
+    if (inputs.pieces is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
+        raise ConfigError(
+            f"{type(policy).__name__} does not call scaled_dot_product_attention in every layer, or changes what its output embedding "
+            "returns; do not change attention or head of a policy that is being trained"
+        )
+    return output[0], mode
+
+
+def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
+    """Choose a layout: a prefix tree on CPU, prompts once with a mask over all pairs elsewhere, or separate rows."""
+    width = batch.input_ids.shape[1] - batch.response_mask.shape[1]
+    rows, columns = batch.response_mask.nonzero(as_tuple=True)
+    if len(rows) and takes_any_mask(policy) and not _drops_attention(policy):
+        if attends_on(batch.input_ids.device):
+            packed = pack_rows(batch)
+            token = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+            index = (torch.zeros_like(packed.predictor), packed.predictor)
+            return Inputs(packed.input_ids, token, packed.position_ids, index, plan(packed.segments))
+        if (shared := share_prompts(batch)) is not None:
+            index = (shared.group[rows], width - 1 + shared.before[rows, columns])
+            return Inputs(shared.input_ids, shared.mask, shared.position_ids, index)
+    positions = (batch.attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
+    return Inputs(batch.input_ids, batch.attention_mask.long(), positions, (rows, width - 1 + columns))
+
+
+def _head(policy: Any) -> Tensor | None:
+    """Return the output embedding's weight; None where it is more than a plain product."""
+    find = getattr(policy, "get_output_embeddings", None)
+    head = None if find is None else find()
+    return head.weight if type(head) is nn.Linear and head.bias is None else None
+
+
+def _layers(policy: Any) -> int:
+    return int(policy.config.get_text_config().num_hidden_layers)
+
+
+def _drops_attention(policy: Any) -> bool:
+    """Tell whether attention weights are dropped out at present."""
+    return bool(policy.training and getattr(policy.config.get_text_config(), "attention_dropout", 0.0))
+
+
+@torch.no_grad()
+def _agrees(policy: Any) -> bool:
+    """Compare packed rows with a plain forward of each."""
+    device = next(policy.parameters()).device
+    prompt = tuple(range(1, 21))
+    rows = [Row("", p, r, (0.0,) * len(r), 1.0) for p, r in ((prompt, (3, 4)), (prompt, (5,)), ((6, 7), (8, 2, 1)))]
+    with evaluating(policy):
+        try:
+            found, mode = _run(policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0)
+        except (ConfigError, TypeError, ValueError, RuntimeError) as error:
+            log.info("%s is computed row by row: %s", type(policy).__name__, error)
+            return False
+        expected = torch.cat([_plain(policy, row, device) for row in rows])
+    tolerance = _HALF_TOLERANCE if mode.precision in (torch.bfloat16, torch.float16) else _TOLERANCE
+    if not torch.allclose(found[:, 0].float(), expected, atol=tolerance, rtol=tolerance):
+        log.info("%s is computed row by row: packed rows score differently", type(policy).__name__)
+        return False
+    return True
+
+
+def _plain(policy: Any, row: Row, device: torch.device) -> Tensor:
+    """Score one row by a plain forward."""
+    ids = torch.tensor([row.prompt_ids + row.response_ids], device=device)
+    length = len(row.response_ids)
+    logits: Tensor = policy(input_ids=ids, use_cache=False).logits
+    return token_logprobs(logits[0, -length - 1 : -1], ids[0, -length:])

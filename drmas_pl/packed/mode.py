@@ -1,0 +1,96 @@
+"""Answer calls of a running forward pass: attention along the prefix tree, and log-probs in place of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from drmas_pl.engines.fast_linear import FastLinearMode
+from drmas_pl.functional.logprobs import chunked_logprobs_entropy
+from drmas_pl.packed.attention import Pieces, tree_attention
+
+# largest slice of logits that exists at a time, in numbers: a few of them fit into a processor's cache, accelerators need more
+_SLICE, _ACCELERATOR_SLICE, _LEAST_CHUNK = 1 << 21, 1 << 26, 1024
+
+
+_running: ContextVar[PackedMode | None] = ContextVar("running", default=None)
+
+
+def running_mode() -> PackedMode | None:
+    """Return the context of the forward pass that is running."""
+    return _running.get()
+
+
+class PackedMode(FastLinearMode):
+    """Context for one forward pass over laid-out rows.
+
+    The model's output embedding is not multiplied with every vocabulary entry at once: the call is answered with log-probs and
+    entropies of the wanted tokens, (1, M, 2), which the model returns in place of its logits.
+
+    Args:
+        head: Output embedding, (V, H).
+        index: Row and column, (M,) each, of the outputs that predict a token.
+        targets: (M,) the predicted ids.
+        temperature: Sampling temperature.
+        pieces: How to attend; None leaves attention to the model.
+
+    Attributes:
+        attended: Number of attention calls that were answered.
+        precision: Type in which the head was computed; None as long as the model has not asked.
+    """
+
+    def __init__(
+        self, head: Tensor, *, index: tuple[Tensor, Tensor], targets: Tensor, temperature: float, pieces: Pieces | None = None
+    ) -> None:
+        super().__init__()
+        self._head, self._index, self._targets, self._temperature, self._pieces = head, index, targets, temperature, pieces
+        self.attended = 0
+        self.precision: torch.dtype | None = None
+        self._answer: Tensor | None = None
+
+    def __enter__(self) -> PackedMode:
+        _running.set(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _running.set(None)
+        super().__exit__(*exception)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Answer what is ours; pass everything else on."""
+        if func is scaled_dot_product_attention and self._pieces is not None:
+            self.attended += 1
+            return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
+        if func is linear and args[1] is self._head:
+            return self._log_probs(args[0])
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def answered_with(self, output: Tensor) -> bool:
+        """Tell whether the model returned the answer as it was, up to its type."""
+        answer = self._answer
+        return answer is not None and output.shape == answer.shape and torch.equal(output.detach(), answer.to(output.dtype))
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None) -> Tensor:
+        assert self._pieces is not None
+        # half-precision kernels for CPU are slower than float32 ones, and round scores
+        mixed = tree_attention(query.float(), key.float(), value.float(), self._pieces, scale=scale)
+        return mixed.to(value.dtype)
+
+    def _log_probs(self, hidden: Tensor) -> Tensor:
+        kind, chosen = hidden.device.type, hidden[self._index]
+        if torch.is_autocast_enabled(kind):
+            chosen = chosen.to(torch.get_autocast_dtype(kind))
+        numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
+        chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
+        found = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk)
+        answer = torch.stack(found, dim=-1)[None]
+        self.precision, self._answer = chosen.dtype, answer.detach()
+        return answer

@@ -1,0 +1,46 @@
+"""A copy of the weights generates what the weights themselves do, once it is brought up to date."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from drmas_pl.cluster.replica import ReplicaEngine
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.testing import check_engine, tiny_policy
+from drmas_pl.types import GenerationRequest, SamplingParams
+
+
+def make_engine() -> tuple[ReplicaEngine, TransformersEngine]:
+    policy, tokenizer = tiny_policy()
+    replica = copy.deepcopy(policy)
+    engine = ReplicaEngine(TransformersEngine(replica, tokenizer, reuse_prefixes=False), policy=policy, replica=replica)
+    return engine, TransformersEngine(policy, tokenizer, reuse_prefixes=False)
+
+
+def test_it_is_an_engine() -> None:
+    check_engine(make_engine()[0])
+
+
+def test_weights_are_taken_over_with_the_version() -> None:
+    engine, direct = make_engine()
+    request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=6), seed=1)
+    before = engine.generate([request])
+    with torch.no_grad():
+        for parameter in engine.policy.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
+    assert engine.generate([request]) == before
+    engine.sync(4)
+    direct.sync(4)
+    assert engine.generate([request]) == direct.generate([request]) != before and engine.weights_version == 4
+
+
+def test_it_sleeps_and_closes_with_its_engine() -> None:
+    engine, _ = make_engine()
+    engine.sleep()
+    assert not engine.engine._awake  # type: ignore[attr-defined]
+    engine.wake()
+    assert engine.engine._awake  # type: ignore[attr-defined]
+    engine.close()
+    assert not engine.engine._awake  # type: ignore[attr-defined]

@@ -1,0 +1,73 @@
+"""HTTP to one server: answers, refusals, silence and loss."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
+from drmas_pl.testing import tiny_policy
+from tests.helpers.fake_sglang import FakeSglang, cut, slow
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeSglang]:
+    server = FakeSglang(*tiny_policy(), info={"nested": {"a": 1}})
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def client(fake: FakeSglang) -> Iterator[Client]:
+    client = Client(fake.url + "/", timeout=5.0)
+    yield client
+    client.close()
+
+
+def test_json_and_text_are_read_as_what_they_are(fake: FakeSglang, client: Client) -> None:
+    assert client.get("/server_info")["nested"] == {"a": 1} and client.post("/flush_cache") == "Cache flushed."
+    assert client.start("/update_weight_version", {"new_version": "5"}).result() == {"success": True} and fake.weight_version == "5"
+
+
+def test_refusals_silence_and_loss_are_told_apart(fake: FakeSglang, client: Client) -> None:
+    fake.hooks["/flush_cache"] = lambda body: (400, {"error": "busy"})
+    with pytest.raises(RequestRefused, match=r"/flush_cache answered 400: .*busy") as refused:
+        client.post("/flush_cache")
+    assert refused.value.status == 400
+    fake.hooks["/flush_cache"] = slow(0.5, lambda body: True)
+    with pytest.raises(RequestTimeout, match=r"/flush_cache did not answer within 0\.1 s"):
+        client.post("/flush_cache", timeout=0.1)
+    fake.hooks["/flush_cache"] = cut()
+    with pytest.raises(ServerLost, match="went away during /flush_cache"):
+        client.post("/flush_cache")
+    with pytest.raises(ServerLost, match="went away during /health"):
+        other = Client("http://127.0.0.1:9")
+        try:
+            other.get("/health")
+        finally:
+            other.close()
+
+
+def test_many_answers_come_in_order_and_errors_in_their_place(fake: FakeSglang, client: Client) -> None:
+    fake.hooks["/flush_cache"] = lambda body: (200, body) if body["n"] % 3 else (500, "no")
+    answers: list[Any] = client.post_all("/flush_cache", [{"n": n} for n in range(7)], alive=lambda: True)
+    assert [answer["n"] for answer in answers if isinstance(answer, dict)] == [1, 2, 4, 5]
+    assert [isinstance(answer, RequestRefused) for answer in answers] == [True, False, False] * 2 + [True]
+
+
+def test_what_a_dead_server_has_not_answered_counts_as_lost(fake: FakeSglang, client: Client) -> None:
+    hold = threading.Event()
+    fake.hooks["/flush_cache"] = lambda body: (hold.wait(20), (200, body))[1] if body["n"] else None
+    answers = client.post_all("/flush_cache", [{"n": 0}, {"n": 1}], alive=lambda: False)
+    hold.set()
+    assert answers[0] == "Cache flushed." and isinstance(answers[1], ServerLost)
+    assert "ended while 1 requests were under way" in str(answers[1])
+
+
+def test_a_closed_client_may_be_closed_again(fake: FakeSglang) -> None:
+    client = Client(fake.url)
+    client.close()
+    client.close()

@@ -1,0 +1,184 @@
+"""A server process of our own: started with sglang's launcher, watched, restarted, and never left behind.
+
+A package named sglang that answers the least that an engine asks stands in for the real one; process, launcher and pipes are real.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drmas_pl.engines.sglang.engine import SglangEngine
+from drmas_pl.engines.sglang.process import ServerProcess, free_port
+from drmas_pl.engines.sglang.settings import ServerSettings
+from drmas_pl.errors import EngineError
+from drmas_pl.testing import tiny_policy
+from drmas_pl.types import GenerationRequest, SamplingParams
+
+REQUEST = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=2), seed=1)
+STAND_IN = """
+import json, os, subprocess, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+flags = dict(zip(sys.argv[1::1], sys.argv[2::1]))
+print("flags", sys.argv[1:], flush=True)
+if "FAIL" in os.environ:
+    sys.exit("no memory left on the device")
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("worker", worker.pid, flush=True)
+state = {"version": flags["--weight-version"]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.reply({"version": "0.5.21", "tp_size": 1, "dp_size": 1, "max_req_input_len": 100})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/generate":
+            ids = body["input_ids"]
+            meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3, None], [-1.0, 4, None]]}
+            meta |= {"weight_version": state["version"], "input_token_logprobs": [[-1.0, token, None] for token in ids]}
+            return self.reply({"output_ids": [3, 4], "meta_info": meta})
+        state["version"] = body.get("weight_version") or body.get("new_version") or state["version"]
+        self.reply({"success": True})
+
+    def reply(self, content):
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+ThreadingHTTPServer((flags["--host"], int(flags["--port"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Iterator[Callable[..., SglangEngine]]:
+    """Build engines whose sglang is the stand-in; all are closed in the end."""
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").touch()
+    (tmp_path / "sglang/launch_server.py").write_text(STAND_IN)
+    engines = []
+
+    def make(environment: dict[str, str] | None = None, **server: Any) -> SglangEngine:
+        settings = {"device": "cpu", "start_timeout": 60.0, "environment": {"PYTHONPATH": str(tmp_path), **(environment or {})}, **server}
+        engine = SglangEngine(
+            *tiny_policy(), python=sys.executable, server=ServerSettings(**settings), folder=str(tmp_path / "run"), probe_tolerance=1e9
+        )
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def process_of(engine: SglangEngine) -> ServerProcess:
+    server = engine._keeper.server
+    assert server is not None and server.process is not None
+    return server.process
+
+
+def gone(pid: int) -> bool:
+    """Wait until a process has ended; what nobody waits for stays behind as a zombie."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def worker_of(process: ServerProcess) -> int:
+    (line,) = [line for line in process.log_file.read_text().splitlines() if line.startswith("worker")]
+    return int(line.split()[1])
+
+
+def test_a_server_is_started_with_its_flags_used_and_stopped_with_its_workers(make_engine: Any, tmp_path: Path) -> None:
+    engine = make_engine(max_total_tokens=4096, arguments={"log_level": "warning", "skip_server_warmup": True})
+    engine.wake()
+    process = process_of(engine)
+    worker = worker_of(process)
+    assert engine.generate([REQUEST])[0].token_ids == (3, 4)
+    engine.sync(4)
+    assert engine.generate([REQUEST])[0].weights_version == 4
+    words = process.log_file.read_text()
+    for flag in ("'--device', 'cpu'", "'--max-total-tokens', '4096'", "'--log-level', 'warning'", "'--skip-server-warmup'"):
+        assert flag in words
+    assert "'--enable-deterministic-inference'" in words and "'--dtype', 'float32'" in words and "memory-saver" not in words
+    assert not list(tmp_path.glob("run/*/*.safetensors")) and not list(tmp_path.glob("run/*/start"))
+    engine.close()
+    assert gone(process.pid) and gone(worker)
+
+
+def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -> None:
+    engine = make_engine()
+    engine.wake()
+    first = process_of(engine)
+    worker = worker_of(first)
+    os.kill(first.pid, signal.SIGKILL)
+    assert engine.generate([REQUEST])[0].token_ids == (3, 4)
+    assert process_of(engine).pid != first.pid and gone(worker)
+
+
+def test_a_server_that_cannot_start_says_why(make_engine: Any) -> None:
+    engine = make_engine({"FAIL": "1"})
+    with pytest.raises(EngineError, match=r"(?s)ended while it started; its exit code is 1.*no memory left on the device"):
+        engine.wake()
+
+
+def test_a_server_ends_when_the_trainer_does_however_that_ends(tmp_path: Path) -> None:
+    code = f"""
+    import os, sys
+    from pathlib import Path
+    from drmas_pl.engines.sglang.process import LAUNCHER, ServerProcess
+    flags = ["--host", "127.0.0.1", "--port", "{free_port("127.0.0.1")}", "--weight-version", "0"]
+    here = {{"PYTHONPATH": os.getcwd()}}
+    process = ServerProcess([sys.executable, str(LAUNCHER), *flags], log_file=Path("server.log"), environment=here)
+    while "worker" not in process.tail():
+        pass
+    print(process.pid, process.tail().rpartition("worker ")[2], flush=True)
+    os.kill(os.getpid(), 9)
+    """
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").touch()
+    (tmp_path / "sglang/launch_server.py").write_text(STAND_IN)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[5])}
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert result.returncode == -9, result.stderr
+    server, worker = map(int, result.stdout.split())
+    assert gone(server) and gone(worker)
+
+
+def test_a_process_that_ignores_the_request_to_stop_is_killed(tmp_path: Path) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    process = ServerProcess([sys.executable, "-c", code], log_file=tmp_path / "log")
+    while process.tail() != "up":
+        time.sleep(0.01)
+    process.stop(0.1)
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"'/nowhere/python' cannot be started: .*check engine.python"):
+        ServerProcess(["/nowhere/python"], log_file=tmp_path / "log")

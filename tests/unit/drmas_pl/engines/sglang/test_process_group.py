@@ -1,0 +1,46 @@
+"""The trainer's half of an update group meets a process that makes the other half as a server does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from drmas_pl.engines.sglang.process import free_port
+from drmas_pl.engines.sglang.process_group import UpdateGroup
+
+RECEIVER = """
+import sys, torch
+from datetime import timedelta
+from torch import distributed as dist
+from torch.distributed.distributed_c10d import _new_process_group_helper, rendezvous
+name, port = sys.argv[1], sys.argv[2]
+store, rank, size = next(rendezvous(f"tcp://127.0.0.1:{port}", 1, 2, timeout=timedelta(seconds=60)))
+group, _ = _new_process_group_helper(size, rank, [], dist.Backend("gloo"), dist.PrefixStore(name, store), group_name=name,
+                                     timeout=timedelta(seconds=60))
+for shape, dtype in (((2, 3), torch.float32), ((4,), torch.bfloat16)):
+    tensor = torch.empty(shape, dtype=dtype)
+    group.broadcast(tensor, 0).wait()
+    print(tensor.float().sum().item(), flush=True)
+"""
+
+
+def test_both_halves_meet_and_tensors_arrive_in_order() -> None:
+    for name in ("first", "second"):
+        port = free_port("127.0.0.1")
+        words = [sys.executable, "-c", textwrap.dedent(RECEIVER), name, str(port)]
+        other = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        group = UpdateGroup(name, backend="gloo", world_size=2, host="127.0.0.1", port=port, timeout=60.0)
+        group.broadcast([torch.full((2, 3), 1.5), torch.full((4,), 2.0, dtype=torch.bfloat16)])
+        out, err = other.communicate(timeout=60)
+        group.close()
+        assert out.split() == ["9.0", "8.0"], err
+        assert not torch.distributed.is_initialized()
+
+
+def test_a_server_that_does_not_come_is_an_error_in_time() -> None:
+    with pytest.raises(RuntimeError):
+        UpdateGroup("alone", backend="gloo", world_size=2, host="127.0.0.1", port=free_port("127.0.0.1"), timeout=1.0)
