@@ -1,0 +1,149 @@
+"""HTTP to one server: many requests at once, from code that may or may not run inside an event loop.
+
+The client owns a thread with an event loop of its own. Callers block on it, so an engine stays an ordinary object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+
+from drmas_pl.errors import EngineError
+
+T = TypeVar("T")
+Method = Literal["GET", "POST"]
+# What aiohttp raises when a server goes away before, while or after it answers.
+_GONE = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
+
+
+class ServerLost(EngineError):
+    """The server cannot be reached or went away before it answered."""
+
+
+class RequestRefused(EngineError):
+    """The server answered that it will not do it; its reason is in the message.
+
+    Attributes:
+        status: HTTP status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RequestTimeout(EngineError):
+    """The server did not answer in time."""
+
+
+class Client:
+    """Speaks to one server.
+
+    Args:
+        url: Its address, such as ``http://127.0.0.1:30000``.
+        max_concurrent: Largest number of requests under way at a time.
+        timeout: Seconds until a request is given up, from the moment that it is sent.
+    """
+
+    def __init__(self, url: str, *, max_concurrent: int = 256, timeout: float = 600.0) -> None:
+        self.url, self.max_concurrent, self.timeout = url.rstrip("/"), max_concurrent, timeout
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
+        self._thread.start()
+        self._session = self._wait(self._open())
+
+    def get(self, path: str, *, timeout: float | None = None) -> Any:
+        """Return what is at ``path``; see :meth:`post`."""
+        return self._wait(self._call("GET", path, None, timeout))
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
+        """Send ``body`` and return the decoded answer, or its text where it is no JSON.
+
+        Raises:
+            ServerLost: The server cannot be reached or went away.
+            RequestRefused: It answered with an error.
+            RequestTimeout: It did not answer within ``timeout``, by default the client's.
+        """
+        return self._wait(self._call("POST", path, body or {}, timeout))
+
+    def start(self, path: str, body: Mapping[str, Any]) -> Future[Any]:
+        """Send ``body`` and return at once; the future's ``result`` is that of :meth:`post`."""
+        return asyncio.run_coroutine_threadsafe(self._call("POST", path, body, None), self._loop)
+
+    def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]], *, alive: Callable[[], bool]) -> list[Any]:
+        """Send many bodies, at most ``max_concurrent`` at a time, in order.
+
+        Args:
+            path: Where to send them.
+            bodies: What to send.
+            alive: Asked about once a second; when it says no, what is under way counts as lost.
+
+        Returns:
+            For each body its answer, or the :class:`EngineError` that stands in its place.
+        """
+        return self._wait(self._call_all(path, bodies, alive))
+
+    def close(self) -> None:
+        """Close all connections and end the thread."""
+        if not self._loop.is_closed():
+            self._wait(self._session.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C in the caller's thread must also end what runs in this one
+            future.cancel()
+            raise
+
+    async def _open(self) -> aiohttp.ClientSession:
+        # concurrency is bounded by the semaphore below; control requests must pass beside a full house
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
+
+    async def _call(self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None) -> Any:
+        seconds = self.timeout if timeout is None else timeout
+        try:
+            async with self._session.request(method, self.url + path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
+                text = await response.text()
+                if response.status >= 400:
+                    raise RequestRefused(response.status, f"{path} answered {response.status}: {text[:500]}")
+                return await response.json() if response.content_type == "application/json" and text else text
+        except asyncio.TimeoutError as error:
+            raise RequestTimeout(f"{path} did not answer within {seconds:g} s") from error
+        except _GONE as error:
+            raise ServerLost(f"the server at {self.url} went away during {path}: {type(error).__name__}: {error}") from error
+
+    async def _call_all(self, path: str, bodies: Sequence[Mapping[str, Any]], alive: Callable[[], bool]) -> list[Any]:
+        places = asyncio.Semaphore(self.max_concurrent)
+
+        async def one(body: Mapping[str, Any]) -> Any:
+            async with places:
+                try:
+                    return await self._call("POST", path, body, None)
+                except EngineError as error:
+                    return error
+
+        work = [asyncio.ensure_future(one(body)) for body in bodies]
+        try:
+            return await self._watched(work, alive)
+        finally:
+            for task in work:
+                task.cancel()
+
+    async def _watched(self, work: Sequence[asyncio.Future[Any]], alive: Callable[[], bool]) -> list[Any]:
+        pending: set[asyncio.Future[Any]] = set(work)
+        while pending:
+            _, pending = await asyncio.wait(pending, timeout=1.0)
+            if pending and not alive():
+                lost = ServerLost(f"the server at {self.url} ended while {len(pending)} requests were under way")
+                return [task.result() if task.done() else lost for task in work]
+        return [task.result() for task in work]

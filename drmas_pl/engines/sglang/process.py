@@ -1,0 +1,88 @@
+"""A server process: started, watched and stopped as a whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from drmas_pl.errors import EngineError
+
+log = logging.getLogger(__name__)
+LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+class ServerProcess:
+    """A process group whose output goes to a file.
+
+    Args:
+        command: Program and its words.
+        log_file: Takes standard output and errors; appended to.
+        environment: Variables beside those of this process.
+
+    Raises:
+        EngineError: The program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], *, log_file: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log_file = log_file
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with log_file.open("ab") as output:
+                # a group of its own: Ctrl-C reaches the trainer alone, and the server's workers can be ended with it
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(environment or {})},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise EngineError(f"the server's program {command[0]!r} cannot be started: {error}; check engine.python") from error
+
+    @property
+    def pid(self) -> int:
+        """Process id, also that of the group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, or None while it runs."""
+        return self._process.poll()
+
+    def stop(self, timeout: float) -> None:
+        """End the process and all its workers; by force after ``timeout`` seconds."""
+        # its workers are the server's own business at first: told by us, they would count as crashed
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            log.warning("the server did not stop within %g s and is killed", timeout)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the last lines that it wrote."""
+        text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return "\n".join(line[:300] for line in text.splitlines()[-lines:]) or "(it wrote nothing)"
+
+
+def free_port(host: str) -> int:
+    """Return a port on which nobody listens at the moment.
+
+    >>> 1024 < free_port("127.0.0.1") < 65536
+    True
+    """
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,109 @@
+"""A policy's weights in the form in which checkpoints, and so servers, know them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+BUCKET_BYTES = 1 << 29
+
+
+def base_model(policy: nn.Module) -> Any:
+    """Return the Transformers model, from inside its adapters if it has any."""
+    inner = getattr(policy, "get_base_model", None)
+    return policy if inner is None else inner()
+
+
+def has_adapters(policy: nn.Module) -> bool:
+    """Tell whether the policy computes with a LoRA adapter, as PEFT models do."""
+    return bool(getattr(policy, "peft_config", None)) and hasattr(policy, "get_base_model")
+
+
+def checkpoint_weights(policy: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return the weights by the names of a Transformers checkpoint.
+
+    Weights that are tied are given once, adapters not at all, sharded ones whole (which is a collective call).
+
+    Args:
+        policy: The model, on any device.
+        dtype: Type of the floating weights; None keeps theirs.
+
+    Returns:
+        Detached tensors on the policy's device; those of ``dtype`` already share its memory.
+    """
+    model = base_model(policy)
+    state: dict[str, Tensor] = {}
+    seen: set[Any] = set()
+    for name, held in model.state_dict().items():
+        # in the order of the modules, so that it is the embedding that stays and the head that goes
+        place = (held.data_ptr(), held.shape, held.stride()) if type(held) is Tensor else id(held)
+        if ".lora_" not in name and place not in seen:
+            seen.add(place)
+            state[name.replace(".base_layer.", ".")] = _whole(held.detach())
+    weights = _as_in_checkpoints(model, state)
+    return {name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+
+
+def buckets(weights: Iterable[tuple[str, Tensor]], limit: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
+    """Cut named tensors into lists of at most ``limit`` bytes; a larger tensor has a list of its own.
+
+    >>> named = [(name, torch.zeros(size)) for name, size in (("a", 2), ("b", 1), ("c", 9), ("d", 1))]
+    >>> [[name for name, _ in part] for part in buckets(named, limit=16)]
+    [['a', 'b'], ['c'], ['d']]
+    """
+    bucket: list[tuple[str, Tensor]] = []
+    size = 0
+    for name, tensor in weights:
+        if bucket and size + tensor.nbytes > limit:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, tensor))
+        size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def write_folder(policy: nn.Module, tokenizer: Any, folder: Path, dtype: torch.dtype | None = None) -> Path:
+    """Write weights, configuration and tokenizer as a Transformers folder and return it.
+
+    Args:
+        policy: The model; adapters are left out.
+        tokenizer: Its tokenizer.
+        folder: Where to write; made if it is not there.
+        dtype: Type of the floating weights; None keeps theirs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = base_model(policy)
+    weights = {name: tensor.cpu().contiguous() for name, tensor in checkpoint_weights(policy, dtype).items()}
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    if dtype is not None:
+        config.dtype = dtype
+    config.save_pretrained(folder)
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor."""
+    full = getattr(tensor, "full_tensor", None)
+    return tensor if full is None else full()
+
+
+def _as_in_checkpoints(model: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Undo the renaming and merging of weights that newer Transformers do on loading."""
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return state
+    reverted: dict[str, Tensor] = revert_weight_conversion(model, state)
+    return reverted
