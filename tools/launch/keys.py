@@ -32,8 +32,8 @@ ROLE_SETTINGS = {
 }
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
-# mappings whose keys are names of agents
-BY_AGENT = ("rollout.align_turns.",)
+# mappings whose keys are names of agents or worker groups
+BY_NAME = ("rollout.align_turns", "cluster.groups")
 
 
 def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
@@ -47,20 +47,21 @@ def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
         ConfigError: A key is unknown; the message names it and the nearest known one.
     """
     known = set(_paths(reference)) | set(_known(config))
-    open_nodes = tuple(_open(config))
+    open_nodes = (*(f"{name}." for name in BY_NAME if name in known), *_open(config))
     for path in _paths(config):
         if path not in known and not path.startswith(open_nodes):
             raise ConfigError(f"unknown setting {path!r}{_suggestion(path, known)}")
 
 
 def _suggestion(path: str, known: set[str]) -> str:
-    """Name the nearest sibling, or else the key anywhere whose last word is nearest, or else all siblings."""
+    """Name a key elsewhere with the same last word, or else the nearest sibling, the nearest key anywhere, or all siblings."""
     parent, _, leaf = path.rpartition(".")
     siblings = [name for name in known if name.rpartition(".")[0] == parent]
-    found = nearest_name(leaf, [name.rpartition(".")[2] for name in siblings])
+    leaves = [name.rpartition(".")[2] for name in known]
+    found = None if leaf in leaves else nearest_name(leaf, [name.rpartition(".")[2] for name in siblings])
     if found is not None:
         return f"; did you mean {f'{parent}.{found}'.lstrip('.')!r}?"
-    found = nearest_name(leaf, [name.rpartition(".")[2] for name in known])
+    found = nearest_name(leaf, leaves)
     homes = sorted(
         (name for name in known if name.rpartition(".")[2] == found), key=lambda name: (name.count("."), name != f"optimizer.{found}", name)
     )
@@ -94,7 +95,6 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _open(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield prefixes below which anything goes: targets with ``**kwargs``, and mappings that are one argument's value."""
-    yield from BY_AGENT
     for prefix, node in _nodes(config):
         target = node.get("_target_")
         if isinstance(target, str) and target != "???":

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.build import build_data, build_run
+from drmas_pl.tools.launch.build import build_data, build_run, check_engine_address
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
 from tests.helpers.toy import EvenEnv, make_tasks
@@ -78,7 +78,7 @@ def test_more_tasks_per_iteration_than_tasks_are_refused() -> None:
     ("changes", "message"),
     [
         ({"seed": "abc"}, "seed: Input should be a valid integer, unable to parse string as an integer, got 'abc'"),
-        ({"sharing": "both"}, "sharing: Input should be 'shared' or 'per_agent', got 'both'"),
+        ({"sharing": "both"}, "sharing: Input should be 'shared', 'per_agent' or 'lora', got 'both'"),
         ({"resume": 3}, "resume: Input should be a valid string, got 3"),
         ({"evaluation": {**base()["evaluation"], "temperature": "hot"}}, "evaluation.temperature: "),
         ({"rollout": {**base()["rollout"], "samples": 0}}, "rollout.samples must be at least 1, got 0"),
@@ -100,6 +100,14 @@ def test_torch_gets_the_threads_of_the_run_or_else_of_the_model(
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     build_run(configure("+env=math", "+agents=loop", "logger=none", f"output_dir={tmp_path}", *words))
     assert asked == ([] if count is None else [count])
+
+
+def test_one_server_cannot_hold_the_weights_of_several_groups() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.url names one server, but the groups \['a', 'b'\] have weights of their own"):
+        check_engine_address({"url": "http://x"}, ["a", "b"])
+    check_engine_address({"url": "http://x"}, ["a"])
+    check_engine_address({"url": None}, ["a", "b"])
+    check_engine_address({}, ["a", "b"])
 
 
 def test_too_few_threads_are_refused(tmp_path: Path) -> None:
