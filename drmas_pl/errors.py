@@ -7,8 +7,10 @@
     ├── DataError          a task file is missing, unreadable or mistyped
     ├── EnvironmentFault   an environment, grader or tool failed while a trajectory was played
     │   └── RetrievalError the retriever failed (which is not the same as finding nothing)
+    │       └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
     ├── EngineError        generation failed or was refused
     ├── LifecycleError     a worker group was used in the wrong state
+    ├── GroupLost          a process of a worker group died or did not answer in time
     ├── BatchError         an invariant at the batch border does not hold
     ├── CheckpointError    a checkpoint is missing, damaged or does not fit
     ├── CheckFailed        an environment, team or engine does not keep its contract
@@ -40,12 +42,20 @@ class RetrievalError(EnvironmentFault):
     """The retriever failed; its message must not name hosts or addresses, since models may read it."""
 
 
+class RetrieverUnavailable(RetrievalError):
+    """The retriever did not answer at all: it is down, too slow, or was found to be so a moment ago."""
+
+
 class EngineError(DrMasError):
     """Generation failed or was refused."""
 
 
 class LifecycleError(DrMasError):
     """A worker group was asked for a transition that its state does not allow."""
+
+
+class GroupLost(DrMasError):
+    """A process of a worker group died or did not answer in time; its group has to be started again."""
 
 
 class BatchError(DrMasError):

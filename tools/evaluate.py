@@ -58,10 +58,13 @@ def evaluate(words: Sequence[str]) -> int:
     plan = plan_evaluation(overrides)
     split = plan.request.split
     run = build_run(plan.config, splits=(split,))
-    if plan.manifest is not None:
-        adopt(run, plan.manifest, Path(str(plan.request.checkpoint)))
-    play = run.trainer.test if split == "test" else run.trainer.validate
-    result = play(run.team, run.groups, run.data)
+    try:
+        if plan.manifest is not None:
+            adopt(run, plan.manifest, Path(str(plan.request.checkpoint)))
+        play = run.trainer.test if split == "test" else run.trainer.validate
+        result = play(run.team, run.groups, run.data)
+    finally:
+        run.close()
     print(evaluation_table(run, result))
     output = Path(plan.request.output or Path(plan.config["output_dir"]) / f"evaluation-{split}.json")
     write_atomically(output, json.dumps(evaluation_record(run, result, plan), indent=1) + "\n")

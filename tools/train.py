@@ -82,9 +82,12 @@ def train(config: Any) -> int:
     plain = resolved(config)
     check_folder(plain["output_dir"], plain["resume"])
     run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
-    print(header(run, plain), flush=True)
-    run.trainer.fit(run.team, run.groups, run.data, ckpt_path=plain["resume"])
-    print(outcome(run.trainer, plain))
+    try:
+        print(header(run, plain), flush=True)
+        run.trainer.fit(run.team, run.groups, run.data, critics=run.critics, ckpt_path=plain["resume"])
+        print(outcome(run.trainer, plain))
+    finally:
+        run.close()
     return INTERRUPTED if run.trainer.interrupted else 0
 
 

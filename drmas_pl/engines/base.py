@@ -40,6 +40,13 @@ class Engine(ABC):
             EngineError: The engine is asleep, or a prompt leaves no room for a single token.
         """
 
+    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
+        """Begin to continue every prompt and return what waits for the end; see :meth:`generate`.
+
+        Engines that compute on devices of their own work while others do; by default the work is done when the end is waited for.
+        """
+        return lambda: self.generate(requests)
+
     def wake(self) -> None:
         """Make ready to generate: bring weights and cache memory back."""
 

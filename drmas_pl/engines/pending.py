@@ -6,11 +6,15 @@ The collector runs every trajectory as a coroutine and calls :meth:`Pending.flus
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.limits import response_room
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
+
+Batch = list[tuple[GenerationRequest, asyncio.Future[Completion]]]
 
 
 class Pending:
@@ -24,7 +28,7 @@ class Pending:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._waiting: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+        self._waiting: Batch = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,18 +53,34 @@ class Pending:
         Returns:
             Number of requests in the batch.
         """
+        return self.begin()()
+
+    def begin(self) -> Callable[[], int]:
+        """Begin with everything that waits and return what does the rest of :meth:`flush`."""
         batch = sorted((pair for pair in self._waiting if not pair[1].cancelled()), key=lambda pair: pair[0].order)
         self._waiting = []
         if not batch:
-            return 0
+            return lambda: 0
         try:
-            completions = self.engine.generate([request for request, _ in batch])
+            finish = self.engine.begin([request for request, _ in batch])
+        except Exception as error:
+            return partial(_fail, batch, error)
+        return partial(self._settle, batch, finish)
+
+    def _settle(self, batch: Batch, finish: Callable[[], list[Completion]]) -> int:
+        """Wait for the completions and resume the coroutines."""
+        try:
+            completions = finish()
             if len(completions) != len(batch):
                 raise EngineError(f"{type(self.engine).__name__} returned {len(completions)} completions for {len(batch)} requests")
         except Exception as error:
-            for _, future in batch:
-                future.set_exception(error)
-            return len(batch)
+            return _fail(batch, error)
         for (_, future), completion in zip(batch, completions):
             future.set_result(completion)
         return len(batch)
+
+
+def _fail(batch: Batch, error: Exception) -> int:
+    for _, future in batch:
+        future.set_exception(error)
+    return len(batch)

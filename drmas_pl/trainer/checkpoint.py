@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.errors import CheckpointError
+from drmas_pl.workers.contract import Group
 from drmas_pl.workers.critic import CriticGroup
-from drmas_pl.workers.group import WorkerGroup
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def save_checkpoint(
-    folder: Path, groups: Mapping[str, WorkerGroup], manifest: Manifest, *, critics: Mapping[str, CriticGroup] | None = None
+    folder: Path, groups: Mapping[str, Group], manifest: Manifest, *, critics: Mapping[str, CriticGroup] | None = None
 ) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it."""
     target = folder / f"iteration-{manifest.iteration:06d}"
@@ -124,7 +124,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def load_checkpoint(
     path: Path,
-    groups: Mapping[str, WorkerGroup],
+    groups: Mapping[str, Group],
     *,
     data: Mapping[str, str],
     critics: Mapping[str, CriticGroup] | None = None,

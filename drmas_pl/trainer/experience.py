@@ -14,7 +14,7 @@ from drmas_pl.rollout.estimators import TokenAdvantages
 from drmas_pl.rollout.filtering import aligned_rows
 from drmas_pl.rollout.table import TurnTable
 from drmas_pl.trainer.drawing import Drawn
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.contract import Group
 
 
 def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
@@ -24,7 +24,7 @@ def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
     return table.take(torch.tensor([row for row, task in enumerate(table.tasks) if task in drawn.kept], dtype=torch.int64))
 
 
-def penalised(table: TurnTable, groups: Iterable[WorkerGroup]) -> TurnTable:
+def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
     """Take the KL penalty of agents that put it into the reward from their scores."""
     score, trained = table.score.clone(), table.trained.tolist()
     for group in groups:

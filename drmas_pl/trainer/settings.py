@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from drmas_pl.types import SamplingParams
+from drmas_pl.workers.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class RolloutSettings:
         align_turns: D by agent name: turns of the agent that each trajectory trains, others dropped or repeated at random.
         max_calls: Bound on LLM calls per trajectory.
         env_workers: Threads for environment steps; 0 steps in the event loop.
+        residency: Whether ``all`` engines are awake during a rollout phase, or ``one`` at a time.
         max_concurrent: Largest number of trajectories at a time; None plays all.
         retries: How often a trajectory that raised is played again.
         max_failed_share: Share of failed trajectories above which the run stops.
@@ -30,6 +32,7 @@ class RolloutSettings:
     align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
     env_workers: int = 0
+    residency: Residency = "all"
     max_concurrent: int | None = None
     retries: int = 0
     max_failed_share: float = 0.2
@@ -51,6 +54,8 @@ class RolloutSettings:
                 raise ValueError(f"rollout.{name} must be at least {low}, got {value}")
         if any(turns < 1 for turns in self.align_turns.values()):
             raise ValueError(f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}")
+        if self.residency not in get_args(Residency):
+            raise ValueError(f"rollout.residency must be all or one, got {self.residency!r}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
 

@@ -14,7 +14,7 @@ from drmas_pl.agent import Agent
 from drmas_pl.team import Team
 from drmas_pl.trainer.checkpoint import Manifest
 from drmas_pl.trainer.evaluate import Evaluation
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.contract import Group
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class RunState:
         if self.iteration and result.sampled > self.best:
             self.best, self.best_at = result.sampled, self.iteration
 
-    def manifest(self, seed: int, groups: Mapping[str, WorkerGroup], data: Mapping[str, str]) -> Manifest:
+    def manifest(self, seed: int, groups: Mapping[str, Group], data: Mapping[str, str]) -> Manifest:
         """Describe the run for a checkpoint."""
         agents = {agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()}
         state = {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}

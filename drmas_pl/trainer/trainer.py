@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
+from drmas_pl.cluster.recovery import Recovery
+from drmas_pl.cluster.together import update_groups
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
-from drmas_pl.engines.base import Engine
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.rollout.batching import check_collection
 from drmas_pl.rollout.collector import Collector, Phase
@@ -42,13 +43,14 @@ from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState, limit_batches
 from drmas_pl.types import Task, Trajectory
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.contract import Group
+from drmas_pl.workers.residency import awake_engines
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateReport
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
-Groups = Mapping[str, WorkerGroup]
+Groups = Mapping[str, Group]
 
 
 class MultiAgentTrainer:
@@ -107,7 +109,7 @@ class MultiAgentTrainer:
         if max_iterations < 1:
             raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
         if devices != 1:
-            raise ConfigError(f"devices={devices}: one process trains on one device; this version has no multi-device run")
+            raise ConfigError(f"devices={devices}: one process trains on one device; for several use cluster=ray cluster.ranks={devices}")
         unknown = [phase for phase in record if phase not in PHASES]
         if unknown:
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
@@ -163,16 +165,16 @@ class MultiAgentTrainer:
             while self.iteration < self.max_iterations and not self.should_stop:
                 started, index = time.perf_counter(), self.iteration
                 torch.manual_seed(derive_seed(self.seed, "iteration", index))
-                drawn = self._draw(index)
+                drawn = self.recovery.run(self._draw, index)
                 played = time.perf_counter()
                 check_collection(drawn.trajectories, samples=self.rollout.samples, versions=self._versions())
                 table = build_table(drawn.trajectories, self.agents, credit=self.credit)
-                trained = judged(penalised(kept_rows(table, drawn), self.groups.values()), self.critics)
+                trained = judged(self.recovery.run(penalised, kept_rows(table, drawn), self.groups.values()), self.critics)
                 advantage = self.estimator(trained)
                 align_seed = derive_seed(self.seed, "align", index)
                 rows = training_rows(trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed)
                 taught = teach(trained, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
-                reports = self._update(rows, index)
+                reports = self.recovery.run(self._update, rows, index)
                 self.state.iteration += 1
                 metrics = {
                     **collection_metrics("train", drawn.trajectories, list(self.agents)),
@@ -225,7 +227,8 @@ class MultiAgentTrainer:
             self.state = RunState()
         else:
             path = find_checkpoint(ckpt_path)
-            manifest = load_checkpoint(path, groups, critics=critics, data=data.fingerprints, allow_changed_data=self.allow_changed_data)
+            options: dict[str, Any] = {"critics": critics, "data": data.fingerprints, "allow_changed_data": self.allow_changed_data}
+            manifest = self.recovery.run(load_checkpoint, path, groups, **options)
             if manifest.seed != self.seed:
                 raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
             self.state = RunState.restore(manifest.state)
@@ -234,10 +237,12 @@ class MultiAgentTrainer:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
                 raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
             self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
+        self.recovery.run(self.recovery.keep)
         self.state.begin()
 
     def _bind(self, team: Team, groups: Groups, data: TaskDataModule) -> None:
         self.team, self.groups, self.data = team, dict(groups), data
+        self.recovery = Recovery(groups.values(), self.folder.path / "cluster")
         self.should_stop = self.interrupted = False
         settings = self.rollout
         self.collector = Collector(
@@ -251,17 +256,10 @@ class MultiAgentTrainer:
         )
         self.module = TeamModule(self.agents)
 
-    @contextmanager
-    def _engines(self) -> Iterator[dict[str, Engine]]:
-        """Wake every group's engine for a rollout phase."""
-        with ExitStack() as stack:
-            awake = {name: stack.enter_context(group.rollout()) for name, group in self.groups.items()}
-            yield {agent: awake[name] for name, group in self.groups.items() for agent in group.agents}
-
     def _draw(self, index: int) -> Drawn:
         """Play the iteration's tasks."""
         phase = Phase("train", self.seed, index, self.rollout.samples)
-        with self._engines() as engines:
+        with awake_engines(self.groups, self.rollout.residency) as engines:
             return draw_and_play(
                 self.data,
                 lambda tasks: self.collector.collect(tasks, engines, phase),
@@ -272,14 +270,12 @@ class MultiAgentTrainer:
 
     def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
         """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
-        reports: dict[str, UpdateReport] = {}
         if index < warmup(self.critics):
-            return reports
-        for name in self.schedule.active([name for name, group in self.groups.items() if group.settings.trainable], index):
-            group = self.groups[name]
-            own = {agent: rows[agent] for agent in group.agents if agent in rows}
-            with group.training():
-                reports[name] = group.update(own, seed=derive_seed(self.seed, "update", index, name))
+            return {}
+        names = self.schedule.active([name for name, group in self.groups.items() if group.settings.trainable], index)
+        seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
+        reports = update_groups([self.groups[name] for name in names], rows, seeds)
+        self.recovery.keep()
         return reports
 
     @contextmanager
@@ -291,6 +287,8 @@ class MultiAgentTrainer:
         except BaseException as error:
             self._call("on_exception", error)
             raise
+        finally:
+            self.recovery.forget()
 
     def _conclude(self) -> None:
         """Validate and save; a run that was stopped is saved first, so that it can go on as if it never had been."""
@@ -309,7 +307,7 @@ class MultiAgentTrainer:
             return
         started = time.perf_counter()
         self._call("on_validation_start")
-        result = self._play("validation", tasks)
+        result = self.recovery.run(self._play, "validation", tasks)
         self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
         self._call("on_validation_end")
@@ -320,7 +318,7 @@ class MultiAgentTrainer:
         return [task for batch in limit_batches(list(loader), limit) for task in batch]
 
     def _play(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
-        with self._engines() as engines:
+        with awake_engines(self.groups, self.rollout.residency) as engines:
             result = evaluate(self.collector, tasks, engines, self.evaluation, phase=phase, seed=self.seed)
         self._record(phase, result.trajectories)
         return result
@@ -328,9 +326,13 @@ class MultiAgentTrainer:
     def _evaluate_only(self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None) -> Evaluation:
         self._bind(team, groups, data)
         data.setup("validate" if phase == "validation" else "test")
-        if ckpt_path is not None:
-            self.state = RunState.restore(load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state)
-        return self._play(phase, self._tasks(phase))
+
+        def load_and_play() -> Evaluation:
+            if ckpt_path is not None:
+                self.state = RunState.restore(load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state)
+            return self._play(phase, self._tasks(phase))
+
+        return self.recovery.run(load_and_play)
 
     def _save(self) -> None:
         """Write a checkpoint and drop those that are neither last nor best."""
@@ -338,7 +340,7 @@ class MultiAgentTrainer:
             return
         self.state.estimator = self.estimator.state_dict()
         manifest = self.state.manifest(self.seed, self.groups, self.data.fingerprints)
-        path = save_checkpoint(self.folder.checkpoints, self.groups, manifest, critics=self.critics)
+        path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, critics=self.critics)
         keep = {path.name}
         if self.keep_best and self.state.best_at is not None:
             keep.add(f"iteration-{self.state.best_at:06d}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,19 @@ from drmas_pl.workers.build import plan_groups
 from tests.helpers.toy import EvenEnv, Speaker, load, make_bindings, make_engine
 
 
+def quiet_ray() -> None:
+    """Keep Ray from ending processes and from telling anybody."""
+    # how much memory others take on this machine is no reason to end a test's processes
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
 @contextmanager
 def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
     """Run a Ray cluster that believes in more CPUs and GPUs than there are."""
     import ray
 
-    # how much memory others take on this machine is no reason to end a test's processes
-    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet_ray()
     ray.init(address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         yield
@@ -72,24 +77,22 @@ class Silent(TransformersEngine):
 
 
 class Slayer(EvenEnv):
-    """A world in which a process of a group dies when an episode begins.
+    """A world in which something dies when an episode begins.
 
     Args:
-        victim: The process.
+        strike: Lets it die.
         episode: Number of the episode, over all clones, from 1.
     """
 
-    shared = frozenset({"victim", "begun"})
+    shared = frozenset({"strike", "begun"})
 
-    def __init__(self, victim: Any, episode: int) -> None:
+    def __init__(self, strike: Callable[[], None], episode: int) -> None:
         super().__init__()
-        self.victim, self.episode = victim, episode
+        self.strike, self.episode = strike, episode
         self.begun: list[str] = []
 
     def begin(self, task: Task) -> str:
-        import ray
-
         self.begun.append(task.id)
         if len(self.begun) == self.episode:
-            ray.kill(self.victim)
+            self.strike()
         return super().begin(task)

@@ -11,7 +11,7 @@ import torch
 
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.errors import CheckpointError
-from drmas_pl.optim import OptimizerSettings
+from drmas_pl.optim import OptimizerSettings, named_state
 from drmas_pl.rollout.baselines import RoleBaseline
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.workers.schedule import GroupSchedule
@@ -66,10 +66,10 @@ def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -
     groups = make_groups(trainer.fabric, **APART, names=("editor", "writer"))  # type: ignore[arg-type]
     trainer._start(stopped.team, groups, make_data(), tmp_path, {})
     for name, group in groups.items():
-        before, after = (g._named_optimizer_state() for g in (stopped.groups[name], group))
+        before, after = (named_state(g.policy, g.optimizer) for g in (stopped.groups[name], group) if g.optimizer is not None)
         assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)
         assert group.set_rate() == stopped.groups[name].set_rate()
-    first, second = (group._named_optimizer_state() for group in groups.values())
+    first, second = (named_state(group.policy, group.optimizer) for group in groups.values() if group.optimizer is not None)
     assert not torch.equal(first["model.norm.weight"]["exp_avg"], second["model.norm.weight"]["exp_avg"])
 
 

@@ -14,10 +14,11 @@ from tests.helpers.source_tree import Import, Module, read_imports, read_modules
 LAYERS = (
     ("", "types", "errors", "seeding", "parsing", "boxes", "embedded"),
     ("functional", "batch", "prompts", "env", "engines.base", "rewards", "retrieval", "data.files", "data.readers"),
-    ("team", "objective", "policy", "optim", "engines", "testing", "smollm2"),
+    ("team", "objective", "packed", "policy", "critic", "optim", "engines", "testing", "smollm2", "adapters"),
     ("models",),
     ("agent", "checks"),
     ("workers", "rollout", "data"),
+    ("cluster",),
     ("trainer",),
     ("tools",),
 )

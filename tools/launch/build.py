@@ -12,21 +12,24 @@ import gymnasium
 import torch
 from torch import nn
 
+from drmas_pl.adapters import LoraSettings
+from drmas_pl.cluster.pool import Pool
 from drmas_pl.data.module import Split, TaskDataModule
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
 from drmas_pl.models import load_model
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
+from drmas_pl.tools.launch.cluster import cluster_groups, cluster_settings, driver_config
 from drmas_pl.tools.launch.construct import build, construct, settings
 from drmas_pl.tools.launch.critics import configured_critics, critic_settings
-from drmas_pl.tools.launch.roles import SAMPLING, build_binding, check_run_settings, role_model, role_order
+from drmas_pl.tools.launch.roles import SAMPLING, ModelSettings, build_binding, check_run_settings, role_model, role_order
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
-from drmas_pl.workers.build import Sharing, build_groups
+from drmas_pl.workers.build import Sharing, build_groups, plan_groups
+from drmas_pl.workers.contract import Group
 from drmas_pl.workers.critic import CriticGroup
-from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.schedule import GroupSchedule
 
 log = logging.getLogger(__name__)
@@ -38,9 +41,17 @@ class Run:
 
     trainer: MultiAgentTrainer
     team: Team
-    groups: dict[str, WorkerGroup]
+    groups: Mapping[str, Group]
     data: TaskDataModule
     critics: dict[str, CriticGroup]
+    pool: Pool | None = None
+
+    def close(self) -> None:
+        """Release engines, and the processes of groups on a cluster."""
+        for group in self.groups.values():
+            group.close()
+        if self.pool is not None:
+            self.pool.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +79,50 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
     """
     run = settings(RunSettings, {item.name: config[item.name] for item in fields(RunSettings)})
     check_run_settings(config)
+    cluster = cluster_settings(config)
     warmup = critic_settings(config).warmup if config["critic"] else 0
     use_threads(run.threads if run.threads is not None else config["model"].get("threads"))
     torch.manual_seed(derive_seed(run.seed, "build"))
     env = build(config["env"], "env", skip=("name",))
     team: Team = build(config["agents"], "agents", env, skip=("name", "roles"))
     data = build_data(config, env, splits)
-    trainer = build_trainer(config, callbacks)
+    trainer = build_trainer(config if cluster is None else driver_config(config), callbacks)
     names = role_order(team, config["agents"]["roles"])
     models = {model.path: model for model in (role_model(name, config) for name in names)}
     bindings = [build_binding(name, config) for name in names]
+    load, engine = functools.partial(load_named, models), functools.partial(build_engine, config["engine"])
+    iterations = trainer.max_iterations - warmup
+    if cluster is not None:
+        plans = plan_groups(bindings, sharing=run.sharing, iterations=iterations, schedule=trainer.schedule)
+        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine)
+        return Run(trainer, team, remote, data, {}, pool)
     groups = build_groups(
         bindings,
         sharing=run.sharing,
         fabric=trainer.fabric,
-        load=lambda path: load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation),
-        engine=functools.partial(build_engine, config["engine"]),
-        iterations=trainer.max_iterations - warmup,
+        load=load,
+        engine=engine,
+        iterations=iterations,
         schedule=trainer.schedule,
+        lora=settings(LoraSettings, config["lora"], "lora"),
+        seed=run.seed,
     )
+    check_engine_address(config["engine"], list(groups))
     critics = configured_critics(config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations)
     return Run(trainer, team, groups, data, critics)
+
+
+def check_engine_address(node: Mapping[str, Any], groups: Sequence[str]) -> None:
+    """Raise where several groups would send their weights to one running server.
+
+    Raises:
+        ConfigError: See above.
+    """
+    if node.get("url") is not None and len(groups) > 1:
+        raise ConfigError(
+            f"engine.url names one server, but the groups {list(groups)} have weights of their own; leave it out so that each starts a "
+            "server, or use sharing=shared"
+        )
 
 
 def use_threads(count: int | None) -> None:
@@ -149,6 +183,11 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     }
     trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
     return trainer
+
+
+def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:
+    """Load a model as its settings say."""
+    return load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation)
 
 
 def build_engine(node: Mapping[str, Any], policy: nn.Module, tokenizer: Any) -> Engine:

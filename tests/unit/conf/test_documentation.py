@@ -17,7 +17,19 @@ PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 GROUPS = Choices.read().groups
 PLAYED = [("search", "hierarchy"), ("math", "loop"), ("math", "single"), ("reasoning_gym", "single")]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
-WHOLE = ("agents.roles", "rollout.align_turns", "env.retriever", "logger.tensorboard", "logger.csv", "data.train", "data.validation", "data.test")
+WHOLE = (
+    "agents.roles",
+    "rollout.align_turns",
+    "cluster.groups",
+    "env.retriever",
+    "logger.tensorboard",
+    "logger.csv",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "engine.server.arguments",
+    "engine.server.environment",
+)
 EVERYWHERE = ("_target_", "_partial_", "name")
 
 
@@ -37,6 +49,9 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def shipped() -> frozenset[str]:
     configs = [configure(f"+env={env}", f"+agents={agents}") for env, agents in PLAYED]
     configs += [configure("+env=search", "+agents=hierarchy", f"retriever={option}") for option in GROUPS["retriever"]]
+    configs.append(configure("+env=math", "+agents=loop", "advantage=gae", "critic=value_head"))
+    configs.append(configure("+env=math", "+agents=loop", "cluster=ray"))
+    configs += [configure("+env=math", "+agents=loop", f"engine={option}") for option in GROUPS["engine"]]
     role = {f"agents.roles.<name>.{key}" for config in configs for block in config["agents"]["roles"].values() for key in block}
     return frozenset(path for config in configs for path in leaves(config)) | role
 

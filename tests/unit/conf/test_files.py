@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -12,6 +13,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.env import TextEnv
 from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings
+from drmas_pl.retrieval import Retriever
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.team import Team
 from drmas_pl.testing import tiny_policy
@@ -87,6 +89,18 @@ def test_trainer_engine_and_loggers_are_built_from_their_files(tmp_path: Any) ->
     assert isinstance(trainer, MultiAgentTrainer) and trainer.max_iterations == 60 and len(trainer.fabric.loggers) == 2
     assert isinstance(build_engine(config["engine"], *tiny_policy()), Engine)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", GROUPS["retriever"])
+def test_retriever_files_name_every_argument_and_no_other(option: str) -> None:
+    section = compose_file("retriever", option)
+    target = import_target(section.pop("_target_"), "retriever")
+    assert issubclass(target, Retriever)
+    arguments = inspect.signature(target).parameters
+    assert set(section) == set(arguments)
+    shared = {name: parameter.default for name, parameter in arguments.items() if parameter.default is not inspect.Parameter.empty}
+    if option in ("bm25s", "lucene", "dense", "http"):
+        assert {name: section[name] for name in shared} == shared
 
 
 @pytest.mark.parametrize("option", [option for option in GROUPS["model"] if option != "hub"])

@@ -1,0 +1,155 @@
+"""The processes of a run: a Ray cluster, joined or started here, and one placement group in it for all worker groups."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drmas_pl.cluster.placement import Seating, assign_seats, check_room, room
+from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.errors import ConfigError, GroupLost
+
+# seconds until places that are free have to be reserved
+RESERVE = 60.0
+# seconds until what an earlier run has given back counts as free
+SETTLE = 10.0
+# seconds until a cluster has to accept a connection
+PROBE = 10.0
+
+
+class Pool:
+    """Reserves places and starts the ranks of worker groups on them.
+
+    Args:
+        settings: Cluster to join, and what is reserved per rank.
+        groups: Names of the worker groups.
+        wants_gpus: Whether ranks take a GPU where the cluster has any; ``settings.gpus_per_rank`` has the last word.
+
+    Raises:
+        ConfigError: Ray is not installed or not reachable, or the cluster has no room for what is asked.
+    """
+
+    def __init__(self, settings: ClusterSettings, groups: Sequence[str], *, wants_gpus: bool = True) -> None:
+        settings.check_groups(groups)
+        self.settings = settings
+        self._started = join_cluster(settings.address)
+        try:
+            self.seating = self._seating(groups, wants_gpus)
+            self._places = self._reserve()
+        except BaseException:
+            self._stop()
+            raise
+
+    def start(self, group: str) -> list[Any]:
+        """Start one process per rank of a group; they come up while the caller goes on."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from drmas_pl.cluster.rank import Rank
+
+        actor, seats = ray.remote(Rank), self.seating.seats[group]
+        return [
+            actor.options(
+                num_cpus=seat.cpus,
+                num_gpus=seat.gpus,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._places, placement_group_bundle_index=seat.bundle),
+            ).remote(rank, len(seats))
+            for rank, seat in enumerate(seats)
+        ]
+
+    def end(self, actors: Sequence[Any]) -> None:
+        """End processes at once, also those that hang."""
+        import ray
+
+        for actor in actors:
+            ray.kill(actor, no_restart=True)
+
+    def share(self, value: Any) -> Any:
+        """Put a value where every process can read it, and return a reference for calls."""
+        import ray
+
+        return ray.put(value)
+
+    def all_done(self, refs: Sequence[Any]) -> bool:
+        """Tell whether every call has ended, well or badly."""
+        import ray
+
+        return not ray.wait(list(refs), num_returns=len(refs), timeout=0)[1]
+
+    def close(self) -> None:
+        """Give the places back, and stop the cluster if it was started here."""
+        import ray
+
+        if ray.is_initialized():
+            ray.util.remove_placement_group(self._places)
+        self._stop()
+
+    def _seating(self, groups: Sequence[str], wants_gpus: bool) -> Seating:
+        import ray
+
+        nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = self.settings.gpus_per_rank
+        if gpus is None:
+            gpus = int(wants_gpus and any(node.get("GPU", 0) >= 1 for node in nodes))
+        ranks = {group: self.settings.of(group)[0] for group in groups}
+        seating = assign_seats(ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus)
+        deadline = time.monotonic() + SETTLE
+        while room(seating, nodes, free=ray.available_resources()) < seating.bundles and time.monotonic() < deadline:
+            if room(seating, nodes, free=ray.cluster_resources()) < seating.bundles:
+                break
+            time.sleep(0.2)
+        check_room(seating, nodes, free=ray.available_resources())
+        return seating
+
+    def _reserve(self) -> Any:
+        import ray
+        from ray.util.placement_group import placement_group
+
+        places = placement_group([dict(self.seating.bundle)] * self.seating.bundles, strategy="PACK")
+        if not places.wait(timeout_seconds=RESERVE):
+            ray.util.remove_placement_group(places)
+            raise GroupLost(f"Ray did not reserve {self.seating.bundles} free places within {RESERVE:g} s; `ray status` shows why")
+        return places
+
+    def _stop(self) -> None:
+        import ray
+
+        if self._started:
+            ray.shutdown()
+
+
+def join_cluster(address: str | None) -> bool:
+    """Connect to a Ray cluster; return whether this call has started it or the connection.
+
+    Args:
+        address: Cluster to join; None starts one on this machine. A connection that exists already is used as it is.
+
+    Raises:
+        ConfigError: Ray is not installed, or nothing answers at ``address``.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("cluster=ray needs Ray, which is not installed; run: pip install 'drmas_pl[ray]'") from error
+    if ray.is_initialized():
+        return False
+    # nothing is sent anywhere unless the user asks for it
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        _probe(address)
+        ray.init(address=address or "local", include_dashboard=None if address else False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"no Ray cluster at cluster.address={address}: {error}; start one with `ray start --head`") from error
+    return True
+
+
+def _probe(address: str | None) -> None:
+    """Fail at once where nothing listens; Ray would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "//" not in host:
+        socket.create_connection((host, int(port)), timeout=PROBE).close()

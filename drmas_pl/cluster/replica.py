@@ -1,0 +1,54 @@
+"""Generating beside sharded weights: every rank keeps the whole model once more, for its engine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from drmas_pl.engines.base import Engine
+from drmas_pl.types import Completion, GenerationRequest
+from drmas_pl.workers.shards import whole
+
+
+class ReplicaEngine(Engine):
+    """Lets an engine generate with a whole copy of weights that are trained in shares.
+
+    :meth:`sync` brings the copy up to date and is collective: every rank of the group has to call it.
+
+    Args:
+        engine: Generates with ``replica``.
+        policy: The model that is trained; may be sharded later.
+        replica: Copy of it with the same names, on the device of this rank.
+    """
+
+    def __init__(self, engine: Engine, *, policy: nn.Module, replica: nn.Module) -> None:
+        self.engine, self.policy, self.replica = engine, policy, replica
+        self.context_length = engine.context_length
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Continue every prompt once; see :meth:`Engine.generate`."""
+        self.engine.autocast = self.autocast
+        return self.engine.generate(requests)
+
+    def wake(self) -> None:
+        """Wake the engine."""
+        self.engine.wake()
+
+    def sleep(self) -> None:
+        """Put the engine to sleep; the copy stays."""
+        self.engine.sleep()
+
+    @torch.no_grad()
+    def sync(self, version: int) -> None:
+        """Copy the trained weights, tensor by tensor."""
+        current = self.policy.state_dict()
+        for name, tensor in self.replica.state_dict().items():
+            tensor.copy_(whole(current[name]))
+        self.engine.sync(version)
+        super().sync(version)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()

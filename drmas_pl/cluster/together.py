@@ -1,0 +1,45 @@
+"""One iteration's updates: of groups with devices of their own at the same time, of others in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from drmas_pl.batch import Row
+from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.workers.contract import Group
+from drmas_pl.workers.update import UpdateReport
+
+
+def update_groups(groups: Sequence[Group], rows: Mapping[str, Sequence[Row]], seeds: Mapping[str, int]) -> dict[str, UpdateReport]:
+    """Run the optimizer steps of every group on its agents' rows.
+
+    Args:
+        groups: Groups that learn.
+        rows: Rows by agent name.
+        seeds: Seed of the shuffle into minibatches by group.
+
+    Returns:
+        Reports by group, in the order of ``groups``.
+
+    Raises:
+        GroupLost: A group on a cluster lost a process.
+        TrainingStopped: Too many minibatches of a group had to be skipped.
+    """
+    reports: dict[str, UpdateReport] = {}
+    with ExitStack() as stack:
+        ends = {}
+        for group in groups:
+            if isinstance(group, RemoteGroup) and group.alone:
+                stack.enter_context(group.training())
+                ends[group.name] = group.begin_update(_own(group, rows), seed=seeds[group.name])
+        for group in groups:
+            if group.name not in ends:
+                with group.training():
+                    reports[group.name] = group.update(_own(group, rows), seed=seeds[group.name])
+        reports |= {name: finish() for name, finish in ends.items()}
+    return {group.name: reports[group.name] for group in groups}
+
+
+def _own(group: Group, rows: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
+    return {agent: rows[agent] for agent in group.agents if agent in rows}

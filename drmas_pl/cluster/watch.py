@@ -1,0 +1,90 @@
+"""Waiting for the ranks of a group: no longer than a stage may take, and not for those that are dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from drmas_pl.errors import GroupLost
+
+# seconds that other ranks get to show whether one of them died when one reports an error, such as a lost connection
+GRACE = 10.0
+SHOWN = 8
+
+
+class Watch:
+    """Collects what the ranks of one group return.
+
+    Args:
+        group: Name of the group.
+        agents: Its agents.
+        timeout: Seconds a stage may take.
+    """
+
+    def __init__(self, group: str, agents: Sequence[str], *, timeout: float) -> None:
+        self.group, self.agents, self.timeout = group, list(agents), timeout
+
+    def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:
+        """Return the results in order.
+
+        Args:
+            refs: One pending result per rank that takes part.
+            stage: What they are doing.
+            tasks: Tasks they are doing it for.
+
+        Raises:
+            GroupLost: A rank died or the stage took too long.
+            Exception: What the first rank to fail raised, if all ranks are alive.
+        """
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError, WorkerCrashedError
+
+        deadline, pending = time.monotonic() + self.timeout, list(refs)
+        while pending:
+            done, pending = ray.wait(pending, timeout=max(deadline - time.monotonic(), 0))
+            if not done:
+                raise GroupLost(stuck_message(stage, self.group, self.agents, tasks, self.timeout))
+            try:
+                ray.get(done)
+            except (RayActorError, WorkerCrashedError) as error:
+                raise GroupLost(dead_message(stage, self.group, self.agents, tasks, error)) from error
+            except RayTaskError as error:
+                self._raise_death(pending, stage, tasks)
+                raise (error.cause or error) from error
+        found: list[Any] = ray.get(list(refs))
+        return found
+
+    def _raise_death(self, pending: Sequence[Any], stage: str, tasks: Sequence[str]) -> None:
+        """Raise :class:`GroupLost` if one of the other ranks is dead, which then is why the first one failed."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError, WorkerCrashedError
+
+        done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=GRACE) if pending else ([], [])
+        for ref in done:
+            try:
+                ray.get(ref)
+            except (RayActorError, WorkerCrashedError) as error:
+                raise GroupLost(dead_message(stage, self.group, self.agents, tasks, error)) from error
+            except RayTaskError:
+                continue
+
+
+def stuck_message(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str], seconds: float) -> str:
+    """Say which stage of whom is stuck.
+
+    >>> stuck_message("generation", "shared", ["search", "answer"], ["q1", "q2"], 60)
+    "generation of worker group 'shared' (agents search, answer; tasks q1, q2) did not end within 60 s"
+    """
+    return f"{_who(stage, group, agents, tasks)} did not end within {seconds:g} s"
+
+
+def dead_message(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str], error: Exception) -> str:
+    """Say during which stage of whom a process died."""
+    reason = " ".join(str(error).split())
+    return f"{_who(stage, group, agents, tasks)} lost a process: {reason[:300]}"
+
+
+def _who(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str]) -> str:
+    shown = ", ".join(tasks[:SHOWN]) + (f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else "")
+    return f"{stage} of worker group {group!r} (agents {', '.join(agents)}{f'; tasks {shown}' if tasks else ''})"
