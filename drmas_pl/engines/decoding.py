@@ -90,7 +90,9 @@ class DecodeBatch:
         self._earlier = tuple(earlier)
         self.bank: int = min(set(range(len(earlier) + 1)) - {batch.bank for batch in earlier})
         sizes = {"prompts": len(self.prompts), "width": self._width, "rows": len(requests), "length": max(rooms)}
-        self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self.bank)
+        # processors would widen half precision anew in every step
+        wide = torch.float32 if forward.splits_attention and device.type == "cpu" else None
+        self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self.bank, dtype=wide)
         self.ids = np.zeros((len(requests), max(rooms)), dtype=np.int64)
         self.logprobs = np.zeros((len(requests), max(rooms)), dtype=np.float32)
         self.lengths = np.zeros(len(requests), dtype=np.int64)

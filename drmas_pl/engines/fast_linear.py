@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -50,13 +51,13 @@ class FastLinearMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a suitable linear layer faster; pass everything else on."""
-        if func is linear and not kwargs:
-            if torch.is_grad_enabled():
-                if self.usable and onednn_pays(args[0], args[1]):
-                    return _OneDnnLinear.apply(*args)
-            else:
-                return self._constant(*args)
-        return func(*args, **(kwargs or {}))
+        return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))
+
+    def _linear(self, args: tuple[Any, ...]) -> Tensor:
+        """Run a linear layer by the fastest way that suits it."""
+        if not torch.is_grad_enabled():
+            return self._constant(*args)
+        return _OneDnnLinear.apply(*args) if self.usable and onednn_pays(args[0], args[1]) else linear(*args)
 
     def _constant(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias`` without gradient."""
@@ -97,6 +98,7 @@ class _Weights:
         return self._packed[key][1]
 
 
+@lru_cache(maxsize=None)
 def _takes_packed(dtype: torch.dtype) -> bool:
     """Tell whether oneDNN multiplies this type here."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))

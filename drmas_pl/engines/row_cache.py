@@ -73,6 +73,7 @@ class RowLayer(CacheLayerMixin):
         length: Largest number of response columns.
         cursor: What the forward pass writes.
         memory: Where the buffers come from.
+        dtype: Type to keep keys and values in; None keeps the model's.
     """
 
     is_sliding = False
@@ -83,10 +84,20 @@ class RowLayer(CacheLayerMixin):
     response_values: Tensor
 
     def __init__(
-        self, name: str, prompt_name: str, *, prompts: int, width: int, rows: int, length: int, cursor: Cursor, memory: Memory
+        self,
+        name: str,
+        prompt_name: str,
+        *,
+        prompts: int,
+        width: int,
+        rows: int,
+        length: int,
+        cursor: Cursor,
+        memory: Memory,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.names, self.cursor, self.memory = {"prompt": prompt_name, "response": name}, cursor, memory
+        self.names, self.cursor, self.memory, self.kept_dtype = {"prompt": prompt_name, "response": name}, cursor, memory, dtype
         self.sizes = {"prompt": (prompts, width), "response": (rows, length)}
         self.all_prompts: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
@@ -95,7 +106,8 @@ class RowLayer(CacheLayerMixin):
         for part, (count, columns) in self.sizes.items():
             for kind, states in (("keys", key_states), ("values", value_states)):
                 shape = (count, states.shape[1], columns, states.shape[3])
-                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, states))
+                like = states if self.kept_dtype is None else states.new_empty(0, dtype=self.kept_dtype)
+                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, like))
         self.all_prompts = self.prompt_keys, self.prompt_values
         self.is_initialized = True
 
@@ -111,7 +123,8 @@ class RowLayer(CacheLayerMixin):
         self.prompt_values[at.rows, :, width - at.queries :] = values
         if at.columns == at.queries:
             return keys, values
-        return self.prompt_keys[at.rows, :, width - at.columns :], self.prompt_values[at.rows, :, width - at.columns :]
+        seen = (memory[at.rows, :, width - at.columns :] for memory in (self.prompt_keys, self.prompt_values))
+        return next(seen).to(keys.dtype), next(seen).to(values.dtype)
 
     def _decode(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         at = self.cursor
@@ -155,11 +168,23 @@ class RowCache(Cache):
         length: Largest number of response columns.
         memory: Where the buffers come from.
         bank: Which set of prompt buffers to use; a cache that adopts from another one needs a different set.
+        dtype: Type to keep keys and values in; None keeps the model's, and is needed where prompts and responses are joined.
     """
 
-    def __init__(self, layers: int, *, prompts: int, width: int, rows: int, length: int, memory: Memory, bank: int = 0) -> None:
+    def __init__(
+        self,
+        layers: int,
+        *,
+        prompts: int,
+        width: int,
+        rows: int,
+        length: int,
+        memory: Memory,
+        bank: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.cursor, self.width = Cursor(), width
-        sizes: dict[str, Any] = {"prompts": prompts, "width": width, "rows": rows, "length": length}
+        sizes: dict[str, Any] = {"prompts": prompts, "width": width, "rows": rows, "length": length, "dtype": dtype}
         self.row_layers = [RowLayer(str(layer), f"{layer}.{bank}", **sizes, cursor=self.cursor, memory=memory) for layer in range(layers)]
         super().__init__(layers=list(self.row_layers))
         self.updated: RowLayer | None = None

@@ -93,7 +93,9 @@ def invert(probs: Tensor, uniforms: Tensor, rows: Tensor) -> Tensor:
     [0, 2]
     """
     width = 1 << max(math.isqrt(probs.shape[-1]).bit_length() - 1, 3)
-    blocks = pad(probs, (0, -probs.shape[-1] % width)).unflatten(-1, (-1, width))
+    missing = -probs.shape[-1] % width
+    # padding by nothing would copy
+    blocks = (pad(probs, (0, missing)) if missing else probs).unflatten(-1, (-1, width))
     sums = blocks.sum(-1)
     upper = sums.double().cumsum(-1)
     target = uniforms * upper[rows, -1]

@@ -10,12 +10,13 @@ key-value head (more than one with grouped-query attention), D head size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from drmas_pl.engines.branching import Ints
 from drmas_pl.engines.fast_linear import FastLinearMode
@@ -90,7 +91,8 @@ def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor,
         (R, H, n, D) in the query's type.
     """
     # plain products would round half-precision scores, which fused attention kernels do not
-    with torch.autocast(query.device.type, enabled=False):
+    kind = query.device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         scaled = query.float() * scale
         own = _group(scaled @ response[0].float().transpose(-1, -2), groups)
         grouped = _group(scaled, groups)
@@ -149,4 +151,5 @@ class SharedPromptMode(FastLinearMode):
             folded = query.reshape(query.shape[0], heads, -1, query.shape[-1])
             mixed = attend(folded, (layer.prompt_keys, layer.prompt_values), layer.response(), self.groups, scale=scale)
             return mixed.view(*query.shape[:-1], mixed.shape[-1])
-        return super().__torch_function__(func, types, args, kwargs)
+        # not by way of the base class: this is called for every operation of the model
+        return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))

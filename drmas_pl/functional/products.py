@@ -51,7 +51,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
         weight: (N, K) float32.
         bias: (N,) float32.
     """
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
 
 
 def fast_product(x: Tensor, weight: Tensor) -> Tensor:

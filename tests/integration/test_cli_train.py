@@ -164,7 +164,7 @@ def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: 
         (["trainer.limit_val_batches=2.5"], 2, "limit_val_batches"),
         (["trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint}]"], 2, "use checkpoint_every"),
         (["seed=abc"], 2, "seed: Input should be a valid integer"),
-        (["sharing=both"], 2, "sharing: Input should be 'shared' or 'per_agent'"),
+        (["sharing=both"], 2, "sharing: Input should be 'shared', 'per_agent' or 'lora'"),
         (["data.train=missing.jsonl"], 1, "no file missing.jsonl"),
         (["data.tasks_per_iteration=0"], 2, "tasks_per_iteration must be at least 1"),
         (["resume=nowhere"], 1, "no checkpoint in nowhere"),

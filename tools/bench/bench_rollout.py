@@ -97,7 +97,9 @@ def run_other(python: str, name: str, job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(result.stdout.splitlines()[-1]))
 
 
-def measure(job: dict[str, Any], shapes: Sequence[tuple[int, int]], pythons: Mapping[str, str], ggufs: Mapping[str, str]) -> list[dict[str, Any]]:
+def measure(
+    job: dict[str, Any], shapes: Sequence[tuple[int, int]], pythons: Mapping[str, str], ggufs: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Run every engine at every shape and precision.
 
     Args:

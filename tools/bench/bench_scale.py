@@ -121,7 +121,9 @@ class _Relay(Team):
         return self.possible_agents
 
     def play(self, agent: str, parsed: Parsed) -> Move:
-        return Move((() if agent != self.possible_agents[-1] else self.possible_agents), parsed.action, (Record(agent, "text", parsed.action),))
+        return Move(
+            (() if agent != self.possible_agents[-1] else self.possible_agents), parsed.action, (Record(agent, "text", parsed.action),)
+        )
 
     def visible(self, agent: str) -> tuple[Record, ...]:
         return tuple(self.history[-2:])
