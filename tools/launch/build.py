@@ -107,21 +107,21 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
         lora=settings(LoraSettings, config["lora"], "lora"),
         seed=run.seed,
     )
-    check_engine_address(config["engine"], list(groups))
+    check_engine_address(config["engine"], list(groups), run.sharing)
     critics = configured_critics(config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations)
     return Run(trainer, team, groups, data, critics)
 
 
-def check_engine_address(node: Mapping[str, Any], groups: Sequence[str]) -> None:
-    """Raise where several groups would send their weights to one running server.
+def check_engine_address(node: Mapping[str, Any], groups: Sequence[str], sharing: Sharing) -> None:
+    """Raise where several groups would send their weights to one running server; adapters on one base may.
 
     Raises:
         ConfigError: See above.
     """
-    if node.get("url") is not None and len(groups) > 1:
+    if node.get("url") is not None and len(groups) > 1 and sharing != "lora":
         raise ConfigError(
             f"engine.url names one server, but the groups {list(groups)} have weights of their own; leave it out so that each starts a "
-            "server, or use sharing=shared"
+            "server, or use sharing=shared or sharing=lora"
         )
 
 

@@ -104,10 +104,11 @@ def test_torch_gets_the_threads_of_the_run_or_else_of_the_model(
 
 def test_one_server_cannot_hold_the_weights_of_several_groups() -> None:
     with pytest.raises(ConfigError, match=r"engine\.url names one server, but the groups \['a', 'b'\] have weights of their own"):
-        check_engine_address({"url": "http://x"}, ["a", "b"])
-    check_engine_address({"url": "http://x"}, ["a"])
-    check_engine_address({"url": None}, ["a", "b"])
-    check_engine_address({}, ["a", "b"])
+        check_engine_address({"url": "http://x"}, ["a", "b"], "per_agent")
+    check_engine_address({"url": "http://x"}, ["a"], "shared")
+    check_engine_address({"url": "http://x"}, ["a", "b"], "lora")
+    check_engine_address({"url": None}, ["a", "b"], "per_agent")
+    check_engine_address({}, ["a", "b"], "per_agent")
 
 
 def test_too_few_threads_are_refused(tmp_path: Path) -> None:
