@@ -40,7 +40,7 @@ class Manifest:
         seed: Run seed.
         agents: Worker group by agent name.
         templates: Hash of each agent's prompt template.
-        data: Fingerprint by split.
+        data: What decides the run's tasks and prompts: fingerprints by name.
         state: Further trainer state: evaluations so far and counters.
         format: Version of this layout.
     """
@@ -135,7 +135,7 @@ def load_checkpoint(
     Args:
         path: Checkpoint folder.
         groups: Groups of the run; the order of agents and groups does not matter.
-        data: Fingerprint by split of the run's data.
+        data: What decides the tasks and prompts of the run, see :func:`~drmas_pl.trainer.state.run_marks`.
         critics: Critics of the run; None leaves those of the checkpoint aside.
         allow_changed_data: Accept other data than the checkpoint was trained on.
 
@@ -149,10 +149,10 @@ def load_checkpoint(
             f"checkpoint {path} binds agents to groups as {dict(manifest.agents)}, but this run as {agents}; "
             "use the same agents and sharing"
         )
-    changed = sorted(split for split, mark in manifest.data.items() if data.get(split, mark) != mark)
+    changed = sorted(name for name, mark in manifest.data.items() if data.get(name, mark) != mark)
     if changed and not allow_changed_data:
         raise CheckpointError(
-            f"the data of {changed} changed since checkpoint {path} was written; restore the files or set trainer.allow_changed_data=true"
+            f"{', '.join(changed)} changed since checkpoint {path} was written; restore what it was, or set trainer.allow_changed_data=true"
         )
     saved = sorted(folder.name for folder in path.glob("critics/*"))
     if critics is not None and saved != sorted(critics):

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from drmas_pl.agent import Agent
+from drmas_pl.data.module import TaskDataModule
 from drmas_pl.team import Team
 from drmas_pl.trainer.checkpoint import Manifest
 from drmas_pl.trainer.evaluate import Evaluation
@@ -122,6 +123,13 @@ def peak_rss_mb() -> float:
     """Largest resident memory of this process so far, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024) if sys.platform == "darwin" else peak / 1024
+
+
+def run_marks(data: TaskDataModule, agents: Mapping[str, Agent]) -> dict[str, str]:
+    """Name what must be the same when a run goes on: data, which tasks are drawn when, and prompts."""
+    order = {"data.tasks_per_iteration": str(data.tasks_per_iteration), "data.balance": data.balance}
+    prompts = {f"the prompt of {name}": template_hash(agent) for name, agent in agents.items()}
+    return {**{f"{split} data": mark for split, mark in data.fingerprints.items()}, **order, **prompts}
 
 
 def template_hash(agent: Agent) -> str:

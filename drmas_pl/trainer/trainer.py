@@ -41,7 +41,7 @@ from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
-from drmas_pl.trainer.state import RunState, limit_batches
+from drmas_pl.trainer.state import RunState, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.contract import Group
 from drmas_pl.workers.residency import awake_engines
@@ -227,7 +227,7 @@ class MultiAgentTrainer:
             self.state = RunState()
         else:
             path = find_checkpoint(ckpt_path)
-            options: dict[str, Any] = {"critics": critics, "data": data.fingerprints, "allow_changed_data": self.allow_changed_data}
+            options: dict[str, Any] = {"critics": critics, "data": run_marks(data, self.agents), "allow_changed_data": self.allow_changed_data}
             manifest = self.recovery.run(load_checkpoint, path, groups, **options)
             if manifest.seed != self.seed:
                 raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
@@ -339,7 +339,7 @@ class MultiAgentTrainer:
         if self.fast_dev_run:
             return
         self.state.estimator = self.estimator.state_dict()
-        manifest = self.state.manifest(self.seed, self.groups, self.data.fingerprints)
+        manifest = self.state.manifest(self.seed, self.groups, run_marks(self.data, self.agents))
         path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, critics=self.critics)
         keep = {path.name}
         if self.keep_best and self.state.best_at is not None:

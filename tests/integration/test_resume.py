@@ -107,9 +107,27 @@ def test_a_longer_run_may_go_on_from_a_finished_one(tmp_path: Path) -> None:
 def test_changed_data_is_an_error_unless_allowed(tmp_path: Path) -> None:
     run(tmp_path, callbacks=[StopAt(2)])
     changed = {"train": tuple(replace(task, question=f"{task.question}!") for task in make_tasks(6))}
-    with pytest.raises(CheckpointError, match=r"the data of \['train'\] changed .* trainer.allow_changed_data=true"):
+    with pytest.raises(CheckpointError, match=r"train data changed .* trainer.allow_changed_data=true"):
         run(tmp_path, resume=tmp_path, data=make_data(**changed))
     assert run(tmp_path, resume=tmp_path, data=make_data(**changed), allow_changed_data=True).iteration == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"data": {"tasks_per_iteration": 3}}, "data.tasks_per_iteration changed since"),
+        ({"data": {"balance": "data_source"}}, "data.balance changed since"),
+        ({"groups": {"each": {"writer": {"template": {"user": "{question}!{history}", "chat": False}}}}}, "the prompt of writer changed since"),
+    ],
+)
+def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    def resume(**settings: Any) -> int:
+        return run(tmp_path, resume=tmp_path, groups=more.get("groups"), data=make_data(**more.get("data", {})), **settings).iteration
+
+    run(tmp_path, callbacks=[StopAt(2)])
+    with pytest.raises(CheckpointError, match=message):
+        resume()
+    assert resume(allow_changed_data=True) == 4
 
 
 @pytest.mark.parametrize(

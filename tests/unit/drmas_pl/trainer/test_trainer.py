@@ -21,6 +21,7 @@ from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.trainer.checkpoint import read_manifest
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.lifecycle import State
@@ -339,7 +340,8 @@ def test_the_manifest_describes_the_run(tmp_path: Path) -> None:
     trainer = fit(tmp_path, {"sharing": "shared"}, seed=11)
     manifest = read_manifest(tmp_path / "checkpoints" / "iteration-000004")
     assert (manifest.iteration, manifest.seed, manifest.agents) == (4, 11, {"writer": "shared", "editor": "shared"})
-    assert manifest.data == trainer.data.fingerprints and len(set(manifest.templates.values())) == 1
+    assert manifest.data == run_marks(trainer.data, trainer.agents) and len(set(manifest.templates.values())) == 1
+    assert manifest.data["train data"] == trainer.data.fingerprints["train"]
 
 
 @pytest.mark.parametrize(
