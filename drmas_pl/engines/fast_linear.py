@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, o
 # uses from which on the copy of a weight in oneDNN's own layout is earned back, by fewer rows than these
 _PACK_AFTER, _PACK_ROWS = 8, 256
 # narrower weights are not worth a copy
-_MIN_WIDTH = 256
+_MIN_WIDTH = 192
 
 
 def fast_linear() -> FastLinearMode:
@@ -88,7 +88,7 @@ class _Weights:
     def packed(self, x: Tensor, weight: Tensor) -> Tensor | None:
         """Return the weight in oneDNN's layout; None where that does not pay, or not yet."""
         key, rows = id(weight), x.numel() // x.shape[-1] if x.numel() else 0
-        if not 0 < rows <= _PACK_ROWS or weight.shape[1] < _MIN_WIDTH or x.dtype != weight.dtype or not _takes_packed(weight.dtype):
+        if not 0 < rows <= _PACK_ROWS or min(weight.shape) < _MIN_WIDTH or x.dtype != weight.dtype or not _takes_packed(weight.dtype):
             return None
         if key not in self._packed:
             self._uses[key] = self._uses.get(key, 0) + 1
@@ -98,7 +98,7 @@ class _Weights:
         return self._packed[key][1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _takes_packed(dtype: torch.dtype) -> bool:
     """Tell whether oneDNN multiplies this type here."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
