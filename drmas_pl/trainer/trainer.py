@@ -227,8 +227,8 @@ class MultiAgentTrainer:
             self.state = RunState()
         else:
             path = find_checkpoint(ckpt_path)
-            options: dict[str, Any] = {"critics": critics, "data": run_marks(data, self.agents), "allow_changed_data": self.allow_changed_data}
-            manifest = self.recovery.run(load_checkpoint, path, groups, **options)
+            options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
+            manifest = self.recovery.run(load_checkpoint, path, groups, data=run_marks(data, self.agents), **options)
             if manifest.seed != self.seed:
                 raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
             self.state = RunState.restore(manifest.state)

@@ -35,6 +35,8 @@ from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
 OTHERS = Path(__file__).with_name("other_rollouts.py")
 OURS = "drmas_pl"
+# largest difference of a float32 log-prob from the trainer's
+LIMIT = 1e-4
 NAMES = {"transformers": "Transformers generate", "vllm": "vLLM", "llama": "llama.cpp"}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -106,7 +108,7 @@ def measure(
         job: Model, prompts, tokens and repeats.
         shapes: Numbers of prompts and of samples of each.
         pythons: Python of each other library's environment.
-        ggufs: GGUF file by precision, for llama.cpp; its keys are not the only precisions.
+        ggufs: GGUF file by precision, for llama.cpp, which is left out of precisions without one.
 
     Returns:
         A record of each run, with ``rate``: sampled tokens per CPU second.
@@ -120,11 +122,18 @@ def measure(
                 if name != "llama" or precision in ggufs:
                     found[NAMES[name]] = run_other(python, name, {**work, "gguf": ggufs.get(precision)})
             for name, record in found.items():
-                if record["tokens"] != prompts * samples * job["tokens"]:
-                    raise SystemExit(f"{name} sampled {record['tokens']} tokens, expected {prompts} x {samples} x {job['tokens']}")
+                check_record(name, record, tokens=prompts * samples * job["tokens"], exact=precision == "fp32")
                 rate = record["tokens"] / statistics.median(record["seconds"][1:])
                 records.append({"name": name, "precision": precision, "prompts": prompts, "samples": samples, "rate": rate, **record})
     return records
+
+
+def check_record(name: str, record: Mapping[str, Any], *, tokens: int, exact: bool) -> None:
+    """Stop unless an engine sampled as many tokens as it should, with the trainer's log-probs where they must be ``exact``."""
+    if record["tokens"] != tokens:
+        raise SystemExit(f"{name} sampled {record['tokens']} tokens, expected {tokens}")
+    if exact and record.get("mismatch", 0.0) > LIMIT:
+        raise SystemExit(f"{name} has log-probs that differ by {record['mismatch']} from the trainer's, more than {LIMIT}")
 
 
 def render(records: Sequence[Mapping[str, Any]]) -> str:

@@ -7,17 +7,21 @@ Prints one JSON object: CPU seconds of the whole tree of processes for every run
 sampled tokens of a run. The last form writes a quantised GGUF file anew with whole numbers, for a comparison with equal weights.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random
 import sys
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+Entry = tuple[int, int, Sequence[int], bool]
 
 
-def tree_seconds():
+def tree_seconds() -> float:
     """Return the CPU seconds of this process and all below it, those that ended included."""
     import psutil
 
@@ -25,9 +29,10 @@ def tree_seconds():
     return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
-def clock(run, job):
+def clock(run: Callable[[], int], job: dict[str, Any]) -> dict[str, Any]:
     """Return the record of ``job['repeats']`` runs and the one before them; ``run`` returns the number of sampled tokens."""
-    seconds, tokens = [], 0
+    seconds: list[float] = []
+    tokens = 0
     for _ in range(job["repeats"] + 1):
         start = tree_seconds()
         tokens = run()
@@ -35,7 +40,7 @@ def clock(run, job):
     return {"seconds": seconds, "tokens": tokens}
 
 
-def transformers(job):
+def transformers(job: dict[str, Any]) -> dict[str, Any]:
     """``generate`` of Transformers: every sample is a row of its own."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -46,7 +51,7 @@ def transformers(job):
     ids = torch.tensor(job["prompts"])
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": job["tokens"], "pad_token_id": 0}
 
-    def run():
+    def run() -> int:
         with torch.inference_mode():
             out = model.generate(ids, attention_mask=torch.ones_like(ids), num_return_sequences=job["samples"], **settings)
         return out[:, ids.shape[1] :].numel()
@@ -54,7 +59,7 @@ def transformers(job):
     return clock(run, job)
 
 
-def vllm(job):
+def vllm(job: dict[str, Any]) -> dict[str, Any]:
     """vLLM in one process, with prefix caching, log-probs and its own compilation."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -76,7 +81,7 @@ def vllm(job):
     settings = SamplingParams(n=job["samples"], temperature=1.0, max_tokens=job["tokens"], ignore_eos=True, logprobs=0, detokenize=False)
     prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
 
-    def run():
+    def run() -> int:
         llm.reset_prefix_cache()
         outputs = llm.generate(prompts, settings, use_tqdm=False)
         return sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
@@ -84,55 +89,74 @@ def vllm(job):
     return clock(run, job)
 
 
-def llama(job):
-    """llama.cpp through its C functions: prompts are computed once for all their samples; its own sampler draws."""
-    import llama_cpp as cpp
+class Llama:
+    """A model in llama.cpp with room for every sample of every prompt, by its C functions.
 
-    rows, length = len(job["prompts"]) * job["samples"], len(job["prompts"][0])
-    cpp.llama_backend_init()
-    model = cpp.llama_model_load_from_file(job["gguf"].encode(), cpp.llama_model_default_params())
-    params = cpp.llama_context_default_params()
-    params.n_ctx = len(job["prompts"]) * length + rows * job["tokens"] + 256
-    params.n_batch, params.n_ubatch, params.n_seq_max, params.kv_unified = 2048, 512, rows, True
-    params.n_threads = params.n_threads_batch = 1
-    context = cpp.llama_init_from_model(model, params)
-    memory = cpp.llama_get_memory(context)
-    batch = cpp.llama_batch_init(max(2048, rows), 0, rows)
-    decoding = [0.0]
+    Attributes:
+        seconds: CPU seconds in the model so far, without drawing.
+    """
 
-    def decode(entries):
+    def __init__(self, path: str, *, cells: int, sequences: int) -> None:
+        import llama_cpp as cpp
+
+        self.cpp, self.seconds = cpp, 0.0
+        cpp.llama_backend_init()
+        params = cpp.llama_context_default_params()
+        # one memory for all sequences, so that they can share a prompt
+        params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
+        params.n_batch = self.room = max(2048, sequences)
+        params.n_threads = params.n_threads_batch = 1
+        self.context = cpp.llama_init_from_model(cpp.llama_model_load_from_file(path.encode(), cpp.llama_model_default_params()), params)
+        self.batch = cpp.llama_batch_init(self.room, 0, sequences)
+
+    def forget(self) -> None:
+        """Start anew, with another seed."""
+        self.cpp.llama_memory_clear(self.cpp.llama_get_memory(self.context), True)
+        self.sampler = self.cpp.llama_sampler_init_dist(random.getrandbits(31))
+        self.seconds = 0.0
+
+    def decode(self, entries: Sequence[Entry]) -> None:
         """Compute tokens, given as (id, position, sequences, whether its logits are wanted)."""
+        batch = self.batch
         for at, (token, position, sequences, wanted) in enumerate(entries):
             batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.logits[at] = token, position, len(sequences), wanted
             for place, sequence in enumerate(sequences):
                 batch.seq_id[at][place] = sequence
         batch.n_tokens = len(entries)
         start = time.process_time()
-        if cpp.llama_decode(context, batch):
-            raise SystemExit("llama.cpp could not decode the batch")
-        cpp.llama_synchronize(context)
-        decoding[0] += time.process_time() - start
+        if self.cpp.llama_decode(self.context, batch):
+            raise SystemExit(f"llama.cpp could not decode {len(entries)} tokens")
+        self.cpp.llama_synchronize(self.context)
+        self.seconds += time.process_time() - start
 
-    def run():
-        decoding[0] = 0.0
-        cpp.llama_memory_clear(memory, True)
-        sampler = cpp.llama_sampler_init_dist(random.getrandbits(31))
-        drawn = [0] * rows
-        for number, ids in enumerate(job["prompts"]):
-            sequences = list(range(number * job["samples"], (number + 1) * job["samples"]))
-            decode([(token, position, sequences, position == length - 1) for position, token in enumerate(ids)])
-            for sequence in sequences:
-                drawn[sequence] = cpp.llama_sampler_sample(sampler, context, length - 1)
-        for step in range(job["tokens"] - 1):
-            decode([(token, length + step, [sequence], True) for sequence, token in enumerate(drawn)])
-            drawn = [cpp.llama_sampler_sample(sampler, context, at) for at in range(rows)]
-        cpp.llama_sampler_free(sampler)
-        return rows * job["tokens"]
-
-    return {**clock(run, job), "without_sampling": decoding[0]}
+    def draw(self, at: int) -> int:
+        """Draw from the logits of the batch's entry ``at`` with llama.cpp's own sampler."""
+        return int(self.cpp.llama_sampler_sample(self.sampler, self.context, at))
 
 
-def gguf(source, target, kind):
+def llama(job: dict[str, Any]) -> dict[str, Any]:
+    """llama.cpp: prompts are computed once for all their samples."""
+    prompts, samples, tokens = job["prompts"], job["samples"], job["tokens"]
+    rows, length = len(prompts) * samples, len(prompts[0])
+    model = Llama(job["gguf"], cells=len(prompts) * length + rows * tokens + 256, sequences=rows)
+
+    def run() -> int:
+        model.forget()
+        drawn: list[int] = []
+        for number, ids in enumerate(prompts):
+            own = range(number * samples, (number + 1) * samples)
+            model.decode([(token, position, own, position == length - 1) for position, token in enumerate(ids)])
+            drawn += [model.draw(length - 1) for _ in own]
+        for step in range(tokens - 1):
+            model.decode([(token, length + step, [sequence], True) for sequence, token in enumerate(drawn)])
+            drawn = [model.draw(at) for at in range(rows)]
+        return rows * tokens
+
+    record = clock(run, job)
+    return {**record, "without_sampling": model.seconds}
+
+
+def gguf(source: str, target: str, kind: str) -> dict[str, Any]:
     """Write a GGUF file's weights anew, unquantised."""
     import numpy
     from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
@@ -159,10 +183,16 @@ def gguf(source, target, kind):
     return {"tensors": len(reader.tensors)}
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "gguf":
-        result = gguf(*sys.argv[2:])
+def main(name: str, *words: str) -> None:
+    """Print what the library ``name`` does, or ``gguf``."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if name == "gguf":
+        result = gguf(*words)
     else:
-        with open(sys.argv[2], encoding="utf-8") as file:
-            result = {"transformers": transformers, "vllm": vllm, "llama": llama}[sys.argv[1]](json.load(file))
+        library = {"transformers": transformers, "vllm": vllm, "llama": llama}[name]
+        result = library(json.loads(Path(words[0]).read_text(encoding="utf-8")))
     print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -116,3 +116,15 @@ def test_buffers_are_reused_while_they_suffice() -> None:
 def test_layers_report_their_size_under_both_names() -> None:
     layer = make().row_layers[0]
     assert layer.get_max_length() == layer.get_max_cache_shape() == 6
+
+
+def test_states_are_kept_in_the_type_that_is_asked_for_and_given_back_in_their_own() -> None:
+    cache = RowCache(1, prompts=2, width=3, rows=4, length=3, memory=Memory(), dtype=torch.float32)
+    half = states(2, 3, 0).bfloat16()
+    cache.open_prefill(slice(0, 2), columns=3, queries=3)
+    cache.update(half, -half, 0)
+    assert cache.row_layers[0].prompt_keys.dtype == cache.row_layers[0].response_values.dtype == torch.float32
+    assert torch.equal(cache.row_layers[0].prompt_keys, half.float())
+    cache.open_prefill(slice(0, 2), columns=3, queries=1)
+    keys, values = cache.update(half[:, :, 2:], -half[:, :, 2:], 0)
+    assert torch.equal(keys, half) and torch.equal(values, -half) and keys.dtype == values.dtype == torch.bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM as Auto
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.forward import Forward
 from drmas_pl.engines.row_cache import RowCache
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
@@ -93,6 +95,24 @@ def test_log_probs_equal_a_plain_forward_pass(kind: str, attention: str) -> None
     completions = TransformersEngine(policy, Ids()).generate(batch)
     for request, completion in zip(batch, completions, strict=True):
         assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [32, 256])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_the_fast_way_samples_what_the_general_one_does(kind: str, width: int) -> None:
+    config = copy.deepcopy(CONFIGS[kind])
+    config.hidden_size, config.intermediate_size, config.initializer_range = width, 2 * width, 0.3 * (32 / width) ** 0.5
+    torch.manual_seed(0)
+    fast = Auto.from_config(config, attn_implementation="sdpa")
+    general = Auto.from_config(copy.deepcopy(config), attn_implementation="eager")
+    general.load_state_dict(fast.state_dict())
+    assert Forward(fast).splits_attention and not Forward(general).splits_attention
+    # enough steps for weights to be packed
+    batch = requests(max_new_tokens=16)
+    found, expected = (TransformersEngine(policy, Ids(), stop_token_ids=[63]).generate(batch) for policy in (fast, general))
+    assert ids_of(found) == ids_of(expected) and max(map(len, ids_of(found))) == 16
+    for left, right in zip(found, expected):
+        assert torch.allclose(torch.tensor(left.logprobs), torch.tensor(right.logprobs), atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -387,3 +407,15 @@ def test_bfloat16_weights_report_float32_log_probs() -> None:
     batch = requests(3, 2, max_new_tokens=5)
     for request, completion in zip(batch, TransformersEngine(policy, Ids()).generate(batch)):
         assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=0.5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral-window"])
+def test_keys_and_values_are_widened_once_where_attention_is_split(kind: str) -> None:
+    policy = model(kind).to(torch.bfloat16)
+    engine, made = TransformersEngine(policy, Ids()), RowCache.__init__
+    found, again = engine.generate(requests(4, 3)), engine.generate(requests(4, 3))
+    kept = {buffer.dtype for buffer in engine._memory._flat.values()}
+    assert kept == {torch.float32 if kind == "llama" else torch.bfloat16}
+    with patch.object(RowCache, "__init__", lambda cache, *args, dtype, **kwargs: made(cache, *args, **kwargs)):
+        narrow = TransformersEngine(policy, Ids())
+        assert (narrow.generate(requests(4, 3)), narrow.generate(requests(4, 3))) == (found, again), "widening is exact"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import threading
@@ -342,3 +343,19 @@ def test_nothing_to_play_is_played_at_once() -> None:
 def test_a_missing_agent_is_named() -> None:
     with pytest.raises(ValueError, match=r"the team WriterEditor needs agents \['editor'\], got \['writer'\]"):
         Collector(WriterEditor(EvenEnv()), {"writer": Speaker("writer")})
+
+
+@pytest.mark.parametrize(("usual", "expected"), [(700, 50_000), (80_000, 80_000), (0, 0)])
+def test_reference_cycles_are_looked_for_less_often_while_playing(usual: int, expected: int) -> None:
+    before, seen = gc.get_threshold(), set()
+
+    def reply(prompt: str) -> str:
+        seen.add(gc.get_threshold())
+        return "aa"
+
+    gc.set_threshold(usual, 9, 8)
+    try:
+        play(scripted(reply))
+        assert seen == {(expected, 9, 8)} and gc.get_threshold() == (usual, 9, 8)
+    finally:
+        gc.set_threshold(*before)
