@@ -112,12 +112,15 @@ def test_changed_data_is_an_error_unless_allowed(tmp_path: Path) -> None:
     assert run(tmp_path, resume=tmp_path, data=make_data(**changed), allow_changed_data=True).iteration == 4
 
 
+OTHER_PROMPT = {"template": {"user": "{question}!{history}", "chat": False}}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"data": {"tasks_per_iteration": 3}}, "data.tasks_per_iteration changed since"),
         ({"data": {"balance": "data_source"}}, "data.balance changed since"),
-        ({"groups": {"each": {"writer": {"template": {"user": "{question}!{history}", "chat": False}}}}}, "the prompt of writer changed since"),
+        ({"groups": {"each": {"writer": OTHER_PROMPT}}}, "the prompt of writer changed since"),
     ],
 )
 def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(tmp_path: Path, more: dict[str, Any], message: str) -> None:
