@@ -183,6 +183,7 @@ class MultiAgentTrainer:
                     **update_metrics(reports),
                     **critic_metrics(taught),
                     "train/dropped_tasks": drawn.dropped,
+                    **{f"train/{agent}/weights_version": float(version) for agent, version in self._versions().items()},
                     "time/rollout": played - started,
                     "time/update": time.perf_counter() - played,
                 }

@@ -77,6 +77,7 @@ def test_every_turn_is_sampled_with_the_weights_of_its_iteration(tmp_path: Path)
     ]
     steps = [record["train/group/editor/steps"] for record in train_records(trainer)]
     assert versions == [{int(sum(steps[:n]))} for n in range(4)] and sum(steps) >= 2
+    assert [record["train/editor/weights_version"] for record in train_records(trainer)] == [sum(steps[: n + 1]) for n in range(4)]
 
 
 def test_a_frozen_group_never_changes(tmp_path: Path) -> None:
