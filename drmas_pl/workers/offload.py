@@ -108,7 +108,6 @@ class GroupOffload:
         if what not in ("none", "optimizer", "all"):
             raise ValueError(f"offload must be none, optimizer or all, got {what!r}")
         self.owner, self.what, self.meter = owner, what, meter
-        self.released_bytes = 0
         kept = list(models)
         self._weights = HostStore(lambda: (p for model in kept for p in (*model.parameters(), *model.buffers())), device)
         self._state = HostStore(lambda: _state_tensors(optimizer), device)
@@ -143,7 +142,6 @@ class GroupOffload:
     def _release(self, store: HostStore, name: str) -> None:
         in_use = 0 if self.meter is None else self.meter()
         expected = store.release()
-        self.released_bytes = expected
         if self.meter is None:
             return
         freed = in_use - self.meter()

@@ -26,6 +26,8 @@ def table(**more: Any) -> TurnTable:
     [
         ({"mode": "mean_norm"}, [0.975, 0.5, -0.975, -0.5]),
         ({}, [1.414212, 0.707106, -1.414212, -0.707106]),
+        # 0.5/(0.70711 + 1), and 0.475/(0.67175 + 1) on top in the common state
+        ({"eps": 1.0}, [0.577025, 0.292893, -0.577025, -0.292893]),
         ({"mode": "mean_norm", "weight": 0.0}, [0.5, 0.5, -0.5, -0.5]),
         ({"mode": "mean_norm", "gamma": 0.5}, [0.75, 0.5, -0.75, -0.5]),
         # the two rooms count as one state from three quarters of equal text on

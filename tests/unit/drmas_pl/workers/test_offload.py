@@ -97,7 +97,7 @@ def test_memory_that_does_not_become_free_is_an_error_with_numbers(model: nn.Mod
 
     good = offload(100, 20, 50, 50)
     good.hold({"optimizer"})
-    assert good.released_bytes == 80
+    assert not list(p for p in model.parameters() if p.numel())
     good.hold({"weights"})
     with pytest.raises(LifecycleError, match=r"'solver' released 0.0 MiB of weights, but only 0.0 MiB became free; something else holds"):
         offload(100, 60).hold({"optimizer"})
