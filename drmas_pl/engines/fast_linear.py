@@ -17,7 +17,7 @@ from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, o
 # uses from which on the copy of a weight in oneDNN's own layout is earned back, by fewer rows than these
 _PACK_AFTER, _PACK_ROWS = 8, 256
 # narrower weights are not worth a copy
-_MIN_WIDTH = 192
+MIN_WIDTH = 192
 
 
 def fast_linear() -> FastLinearMode:
@@ -36,11 +36,15 @@ def fast_linear() -> FastLinearMode:
 
 
 class FastLinearMode(TorchFunctionMode):
-    """The context of :func:`fast_linear`."""
+    """The context of :func:`fast_linear`.
 
-    def __init__(self) -> None:
+    Args:
+        packs: Whether to keep copies of weights in oneDNN's layout.
+    """
+
+    def __init__(self, *, packs: bool = True) -> None:
         super().__init__()
-        self.usable = has_onednn()
+        self.usable, self.packs = has_onednn(), packs
         self._weights = _Weights()
 
     def __enter__(self) -> FastLinearMode:
@@ -65,7 +69,7 @@ class FastLinearMode(TorchFunctionMode):
         if torch.is_autocast_enabled(kind) and weight.dtype == torch.float32:
             dtype = torch.get_autocast_dtype(kind)
             x, weight, bias = x.to(dtype), self._weights.cast(weight, dtype), None if bias is None else bias.to(dtype)
-        if self.usable and kind == "cpu" and (packed := self._weights.packed(x, weight)) is not None:
+        if self.usable and self.packs and kind == "cpu" and (packed := self._weights.packed(x, weight)) is not None:
             return onednn_linear(x, packed, bias)
         return onednn_linear(x, weight, bias) if self.usable and onednn_pays(x, weight) else linear(x, weight, bias)
 
@@ -88,7 +92,7 @@ class _Weights:
     def packed(self, x: Tensor, weight: Tensor) -> Tensor | None:
         """Return the weight in oneDNN's layout; None where that does not pay, or not yet."""
         key, rows = id(weight), x.numel() // x.shape[-1] if x.numel() else 0
-        if not 0 < rows <= _PACK_ROWS or min(weight.shape) < _MIN_WIDTH or x.dtype != weight.dtype or not _takes_packed(weight.dtype):
+        if not 0 < rows <= _PACK_ROWS or min(weight.shape) < MIN_WIDTH or x.dtype != weight.dtype or not takes_packed(weight.dtype):
             return None
         if key not in self._packed:
             self._uses[key] = self._uses.get(key, 0) + 1
@@ -99,7 +103,7 @@ class _Weights:
 
 
 @cache
-def _takes_packed(dtype: torch.dtype) -> bool:
+def takes_packed(dtype: torch.dtype) -> bool:
     """Tell whether oneDNN multiplies this type here."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 

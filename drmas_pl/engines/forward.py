@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drmas_pl.engines.fused_step import FusedStep, can_fuse
 from drmas_pl.engines.row_cache import RowCache
 from drmas_pl.engines.shared_prompt import Groups, SharedPromptMode
 
@@ -24,6 +25,8 @@ class Forward:
         layers: Number of decoder layers.
         splits_attention: Whether attention can be split into prompt and response. It cannot where attention is not the plain
             scaled-dot-product kind, or where a window limits how far back a token sees; rows then join both parts.
+        fuses: Whether decoding leaves the modules of the model aside; copies of its weights are then kept, and must be given up
+            when the weights change.
         mode: Context that speeds up attention and linear layers.
     """
 
@@ -34,8 +37,10 @@ class Forward:
         windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
         self.layers: int = config.num_hidden_layers
         self.splits_attention = config._attn_implementation == "sdpa" and not windowed
-        self.mode = SharedPromptMode()
+        self.fuses = self.splits_attention and can_fuse(policy)
+        self.mode = SharedPromptMode(packs=not self.fuses)
         self._policy = policy
+        self._step: FusedStep | None = None
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._extra = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
 
@@ -68,6 +73,10 @@ class Forward:
             groups: Rows that share prompts, where attention is split.
             mask: (R, W + t) bool, True on real columns, where it is not; None when there is no padding.
         """
+        if self.fuses and groups is not None:
+            if self._step is None:
+                self._step = FusedStep(self._policy, rows=len(ids))
+            return self._step(ids, positions, cache=cache, groups=groups)
         self.mode.cache, self.mode.groups = cache, groups
         try:
             return self._run(ids[:, None], None if mask is None else mask.long(), positions[:, None], cache)

@@ -119,8 +119,9 @@ class RowLayer(CacheLayerMixin):
 
     def _prefill(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         at, width = self.cursor, self.sizes["prompt"][1]
-        self.prompt_keys[at.rows, :, width - at.queries :] = keys
-        self.prompt_values[at.rows, :, width - at.queries :] = values
+        # indices do not convert as slices do
+        self.prompt_keys[at.rows, :, width - at.queries :] = keys.to(self.prompt_keys.dtype)
+        self.prompt_values[at.rows, :, width - at.queries :] = values.to(self.prompt_values.dtype)
         if at.columns == at.queries:
             return keys, values
         seen = (memory[at.rows, :, width - at.columns :] for memory in (self.prompt_keys, self.prompt_values))
@@ -128,12 +129,17 @@ class RowLayer(CacheLayerMixin):
 
     def _decode(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         at = self.cursor
-        self.response_keys[at.rows, :, at.step] = key_states[:, :, 0]
-        self.response_values[at.rows, :, at.step] = value_states[:, :, 0]
+        self.append(key_states[:, :, 0], value_states[:, :, 0])
         keys, values = self.response()
         if not at.joined:
             return keys, values
         return torch.cat([self.prompt_keys[at.prompt], keys], dim=2), torch.cat([self.prompt_values[at.prompt], values], dim=2)
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Write the response column that the cursor names, (R, H, D) each, of a layer that has been prefilled."""
+        at = self.cursor
+        self.response_keys[at.rows, :, at.step] = keys
+        self.response_values[at.rows, :, at.step] = values
 
     def response(self) -> tuple[Tensor, Tensor]:
         """Return (R, H, step + 1, D) keys and values of the responses."""

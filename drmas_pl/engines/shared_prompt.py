@@ -38,18 +38,39 @@ class Span(NamedTuple):
     bias: Tensor | None
 
 
-class Groups(NamedTuple):
+class Groups:
     """The rows of every prompt as a rectangle.
 
-    Attributes:
+    Args:
         rows: (P, G) row at each place; 0 where a prompt has fewer rows.
         place: (R,) place of each row in the flattened rectangle.
         spans: Cover all prompts in order.
     """
 
-    rows: Tensor
-    place: Tensor
-    spans: tuple[Span, ...]
+    def __init__(self, rows: Tensor, place: Tensor, spans: tuple[Span, ...]) -> None:
+        self.rows, self.place, self.spans = rows, place, spans
+        self._lines: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def by_prompt(self, by_row: Tensor) -> Tensor:
+        """Turn (R, H, n, …) into (P, H, G·n, …)."""
+        _, heads, queries, last = by_row.shape
+        return by_row.flatten(0, 2).index_select(0, self._index(heads, queries)[0]).view(len(self.rows), heads, -1, last)
+
+    def by_row(self, by_prompt: Tensor) -> Tensor:
+        """Turn (P, H, G·n, …) into (R, H, n, …)."""
+        _, heads, lines, last = by_prompt.shape
+        queries = lines // self.rows.shape[1]
+        return by_prompt.flatten(0, 2).index_select(0, self._index(heads, queries)[1]).view(len(self.place), heads, queries, last)
+
+    def _index(self, heads: int, queries: int) -> tuple[Tensor, Tensor]:
+        """Return which of the (R·H·n) lines each of the (P·H·G·n) ones is, and the other way round; the same for all layers."""
+        if (heads, queries) not in self._lines:
+            (prompts, width), count = self.rows.shape, len(self.place)
+            rows = torch.arange(count * heads * queries, device=self.rows.device).view(count, heads, queries)
+            places = torch.arange(prompts * heads * width * queries, device=self.rows.device).view(prompts, heads, width, queries)
+            back = places.transpose(1, 2).reshape(prompts * width, heads, queries)[self.place]
+            self._lines[heads, queries] = rows[self.rows].transpose(1, 2).flatten(), back.flatten()
+        return self._lines[heads, queries]
 
 
 def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
@@ -94,11 +115,11 @@ def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor,
     kind = query.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         scaled = query.float() * scale
-        own = _group(scaled @ response[0].float().transpose(-1, -2), groups)
-        grouped = _group(scaled, groups)
+        own = groups.by_prompt(scaled @ response[0].float().transpose(-1, -2))
+        grouped = groups.by_prompt(scaled)
         parts = [_attend_span(grouped, prompt, own, span) for span in groups.spans]
         mixed, weights = (torch.cat(part) for part in zip(*parts))
-        return (_ungroup(mixed, groups) + _ungroup(weights, groups) @ response[1].float()).to(query.dtype)
+        return (groups.by_row(mixed) + groups.by_row(weights) @ response[1].float()).to(query.dtype)
 
 
 def _attend_span(query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span: Span) -> tuple[Tensor, Tensor]:
@@ -112,29 +133,19 @@ def _attend_span(query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span
     return weights[..., :columns] @ values, weights[..., columns:]
 
 
-def _group(by_row: Tensor, groups: Groups) -> Tensor:
-    """Turn (R, H, n, …) into (P, H, G·n, …)."""
-    gathered = by_row[groups.rows].transpose(1, 2)
-    return gathered.reshape(*gathered.shape[:2], -1, by_row.shape[-1])
-
-
-def _ungroup(grouped: Tensor, groups: Groups) -> Tensor:
-    """Turn (P, H, G·n, …) into (R, H, n, …)."""
-    prompts, width = groups.rows.shape
-    parts = grouped.unflatten(2, (width, -1)).transpose(1, 2)
-    return parts.reshape(prompts * width, *parts.shape[2:])[groups.place]
-
-
 class SharedPromptMode(FastLinearMode):
     """Replaces scaled-dot-product attention while a :class:`RowCache` is decoding, and speeds up linear layers.
+
+    Args:
+        packs: See :class:`FastLinearMode`.
 
     Attributes:
         cache: The cache that is decoding.
         groups: Which rows share which prompt; None while attention is left alone.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, packs: bool = True) -> None:
+        super().__init__(packs=packs)
         self.cache: RowCache | None = None
         self.groups: Groups | None = None
 
