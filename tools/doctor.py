@@ -191,6 +191,22 @@ def check_cuda() -> list[Check]:
     return [Check("Machine", "CUDA", "missing", "no device; everything runs on the processor")]
 
 
+def check_compiler(gpu: bool) -> Check:
+    """Check what torch.compile needs: for update.compile and, on GPUs, for attention along the prefix tree.
+
+    Args:
+        gpu: Whether CUDA devices were found.
+    """
+    variable, names = ("CC", ("gcc", "clang")) if gpu else ("CXX", ("g++", "clang++"))
+    found = next(filter(shutil.which, (os.environ.get(variable) or names[0], *names)), None)
+    lost = "the update takes a dense mask, and update.compile is refused" if gpu else "update.compile is refused"
+    if found is None:
+        return Check("Optional programs", "compiler", "missing", f"no {' or '.join(names)}; {lost}", f"install {names[0]}")
+    if gpu and importlib.util.find_spec("triton") is None:
+        return Check("Optional programs", "compiler", "missing", f"{found}, but no Triton; {lost}", "pip install triton")
+    return Check("Optional programs", "compiler", "ok", f"{found}, Triton {_version('triton')}" if gpu else found)
+
+
 def check_java() -> Check:
     """Check the Java runtime that the pyserini retrievers need."""
     bundled = importlib.util.find_spec("arcadedb_embedded")
@@ -285,7 +301,9 @@ def run_checks(engine_python: str | None) -> list[Check]:
     packages = check_packages()
     core = [check for check in packages if check.section == "Core"]
     extras = [check for check in packages if check.section != "Core"]
-    return [check_python(), *core, check_embedded(), *check_devices(), *extras, check_java(), check_engine(engine_python), check_hub()]
+    devices = check_devices()
+    programs = [check_compiler(any(check.name.startswith("cuda:") for check in devices)), check_java(), check_engine(engine_python)]
+    return [check_python(), *core, check_embedded(), *devices, *extras, *programs, check_hub()]
 
 
 def render(checks: Sequence[Check], width: int) -> str:

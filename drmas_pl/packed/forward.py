@@ -20,10 +20,9 @@ from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.engines.transformers import evaluating
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
-from drmas_pl.packed.attention import Pieces, attends_on, plan
-from drmas_pl.packed.layout import pack_rows
-from drmas_pl.packed.mode import PackedMode
+from drmas_pl.packed.mode import Attend, PackedMode
 from drmas_pl.packed.shared import share_prompts, takes_any_mask
+from drmas_pl.packed.tree import lay_out, tree_kernel
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +38,17 @@ class Inputs(NamedTuple):
 
     Attributes:
         input_ids: (B, L).
-        attention_mask: What the policy takes; a mere token where attention is answered by ``pieces``.
+        attention_mask: What the policy takes; a mere token where attention is answered by ``attend``.
         position_ids: (B, L).
         wanted: Row and column, (M,) each, of the outputs that predict the response tokens, in the order of the response mask.
-        pieces: How to attend; None leaves attention to the policy.
+        attend: How to attend; None leaves attention to the policy.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     position_ids: Tensor
     wanted: tuple[Tensor, Tensor]
-    pieces: Pieces | None = None
+    attend: Attend | None = None
 
 
 def packs(policy: nn.Module | None) -> bool:
@@ -69,7 +68,7 @@ def packs(policy: nn.Module | None) -> bool:
 
 def lays_out_tree(policy: nn.Module | None) -> bool:
     """Tell whether :func:`packed_logprobs` computes every shared beginning once, without padding."""
-    return policy is not None and packs(policy) and takes_any_mask(policy) and attends_on(next(policy.parameters()).device)
+    return policy is not None and packs(policy) and tree_kernel(policy) is not None
 
 
 def packed_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -98,12 +97,12 @@ def _run(policy: nn.Module, batch: TokenBatch, temperature: float) -> tuple[Tens
     assert head is not None
     inputs = _inputs(policy, batch)
     targets = batch.input_ids[:, -batch.response_mask.shape[1] :][batch.response_mask]
-    mode = PackedMode(head, index=inputs.wanted, targets=targets, temperature=temperature, pieces=inputs.pieces)
+    mode = PackedMode(head, index=inputs.wanted, targets=targets, temperature=temperature, attend=inputs.attend)
     with mode:
         output: Tensor = policy(
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, position_ids=inputs.position_ids, use_cache=False
         ).logits
-    if (inputs.pieces is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
+    if (inputs.attend is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
         raise ConfigError(
             f"{type(policy).__name__} does not call scaled_dot_product_attention in every layer, or changes what its output embedding "
             "returns; do not change attention or head of a policy that is being trained"
@@ -112,15 +111,14 @@ def _run(policy: nn.Module, batch: TokenBatch, temperature: float) -> tuple[Tens
 
 
 def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
-    """Choose a layout: a prefix tree on CPU, prompts once with a mask over all pairs elsewhere, or separate rows."""
+    """Choose a layout: a prefix tree where there is a kernel, prompts once with a mask over all pairs elsewhere, or separate rows."""
     width = batch.input_ids.shape[1] - batch.response_mask.shape[1]
     rows, columns = batch.response_mask.nonzero(as_tuple=True)
     if len(rows) and takes_any_mask(policy) and not _drops_attention(policy):
-        if attends_on(batch.input_ids.device):
-            packed = pack_rows(batch)
-            token = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-            index = (torch.zeros_like(packed.predictor), packed.predictor)
-            return Inputs(packed.input_ids, token, packed.position_ids, index, plan(packed.segments))
+        if (kernel := tree_kernel(policy)) is not None:
+            tree = lay_out(batch, kernel)
+            token = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
+            return Inputs(tree.input_ids, token, tree.position_ids, (torch.zeros_like(tree.predictor), tree.predictor), tree.attend)
         if (shared := share_prompts(batch)) is not None:
             index = (shared.group[rows], width - 1 + shared.before[rows, columns])
             return Inputs(shared.input_ids, shared.mask, shared.position_ids, index)

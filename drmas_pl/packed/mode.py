@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from drmas_pl.engines.fast_linear import FastLinearMode
 from drmas_pl.functional.logprobs import chunked_logprobs_entropy
-from drmas_pl.packed.attention import Pieces, tree_attention
 
 # largest slice of logits that exists at a time, in numbers: a few of them fit into a processor's cache, accelerators need more
 _SLICE, _ACCELERATOR_SLICE, _LEAST_CHUNK = 1 << 21, 1 << 26, 1024
@@ -26,6 +25,12 @@ def running_mode() -> PackedMode | None:
     return _running.get()
 
 
+class Attend(Protocol):
+    """Attention along a prefix tree: (1, H, T, D) from queries of that shape, keys and values."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None) -> Tensor: ...
+
+
 class PackedMode(FastLinearMode):
     """Context for one forward pass over laid-out rows.
 
@@ -37,7 +42,7 @@ class PackedMode(FastLinearMode):
         index: Row and column, (M,) each, of the outputs that predict a token.
         targets: (M,) the predicted ids.
         temperature: Sampling temperature.
-        pieces: How to attend; None leaves attention to the model.
+        attend: How to attend; None leaves attention to the model.
 
     Attributes:
         attended: Number of attention calls that were answered.
@@ -45,10 +50,10 @@ class PackedMode(FastLinearMode):
     """
 
     def __init__(
-        self, head: Tensor, *, index: tuple[Tensor, Tensor], targets: Tensor, temperature: float, pieces: Pieces | None = None
+        self, head: Tensor, *, index: tuple[Tensor, Tensor], targets: Tensor, temperature: float, attend: Attend | None = None
     ) -> None:
         super().__init__()
-        self._head, self._index, self._targets, self._temperature, self._pieces = head, index, targets, temperature, pieces
+        self._head, self._index, self._targets, self._temperature, self._attend = head, index, targets, temperature, attend
         self.attended = 0
         self.precision: torch.dtype | None = None
         self._answer: Tensor | None = None
@@ -66,7 +71,10 @@ class PackedMode(FastLinearMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Answer what is ours; pass everything else on."""
-        if func is scaled_dot_product_attention and self._pieces is not None:
+        if torch.compiler.is_compiling():
+            # none of ours is within a compiled part of a model, whose graph must not depend on this very context
+            return func(*args, **(kwargs or {}))
+        if func is scaled_dot_product_attention and self._attend is not None:
             self.attended += 1
             return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
         if func is linear and args[1] is self._head:
@@ -77,12 +85,6 @@ class PackedMode(FastLinearMode):
         """Tell whether the model returned the answer as it was, up to its type."""
         answer = self._answer
         return answer is not None and output.shape == answer.shape and torch.equal(output.detach(), answer.to(output.dtype))
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None) -> Tensor:
-        assert self._pieces is not None
-        # half-precision kernels for CPU are slower than float32 ones, and round scores
-        mixed = tree_attention(query.float(), key.float(), value.float(), self._pieces, scale=scale)
-        return mixed.to(value.dtype)
 
     def _log_probs(self, hidden: Tensor) -> Tensor:
         kind, chosen = hidden.device.type, hidden[self._index]

@@ -1,4 +1,4 @@
-"""Time sampling: this library against Transformers' ``generate``, vLLM and llama.cpp, on the same prompts and numbers of tokens.
+"""Time sampling: this library against Transformers' ``generate``, vLLM, sglang and llama.cpp, on the same prompts and numbers of tokens.
 
     python tools/bench/bench_rollout.py --vllm-python vllm/bin/python --llama-python llama/bin/python --out rollout.json
 
@@ -28,6 +28,7 @@ from transformers import AutoTokenizer
 
 from drmas_pl.batch import Row, collate
 from drmas_pl.engines.transformers import TransformersEngine, evaluating
+from drmas_pl.malloc import keep_freed_memory
 from drmas_pl.models import load_model, resolve
 from drmas_pl.policy import response_logprobs
 from drmas_pl.tools.bench.workload import isolated, make_prompts, prompt_ids, table
@@ -37,7 +38,7 @@ OTHERS = Path(__file__).with_name("other_rollouts.py")
 OURS = "drmas_pl"
 # largest difference of a float32 log-prob from the trainer's
 LIMIT = 1e-4
-NAMES = {"transformers": "Transformers generate", "vllm": "vLLM", "llama": "llama.cpp"}
+NAMES = {"transformers": "Transformers generate", "vllm": "vLLM", "sglang": "sglang", "llama": "llama.cpp"}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -48,6 +49,7 @@ def run_ours(job: dict[str, Any]) -> dict[str, Any]:
         CPU seconds of every run, the number of tokens of one, and the largest difference of a log-prob from the trainer's.
     """
     torch.set_num_threads(1)
+    keep_freed_memory()
     model, tokenizer = load_model(job["model"], dtype=job["dtype"])
     # an id that does not exist never ends a response
     engine = TransformersEngine(model, tokenizer, stop_token_ids=[len(tokenizer) + 1])
@@ -159,6 +161,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=tuple(DTYPES), help="one precision alone")
     parser.add_argument("--transformers-python", default=sys.executable, help="python for Transformers; this one by default")
     parser.add_argument("--vllm-python", help="python of an environment with vLLM and psutil")
+    parser.add_argument("--sglang-python", help="python of an environment with sglang for CPU; see tests/sglang_cpu/install.sh")
     parser.add_argument("--llama-python", help="python of an environment with llama-cpp-python and psutil; needs a GGUF file")
     parser.add_argument("--gguf-fp32", help="the model's weights as float32 GGUF file")
     parser.add_argument("--gguf-bf16", help="the model's weights as bfloat16 GGUF file")
@@ -172,7 +175,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--prompt-tokens {options.prompt_tokens} is too few for the questions, which have {max(map(len, ids))}")
     job = {"model": folder, "prompts": ids, "tokens": options.tokens, "repeats": options.repeats}
     job["precisions"] = [options.only] if options.only else list(DTYPES)
-    pythons = {"transformers": options.transformers_python, "vllm": options.vllm_python, "llama": options.llama_python}
+    pythons = {name: getattr(options, f"{name}_python") for name in NAMES}
     ggufs = {name: path for name, path in (("fp32", options.gguf_fp32), ("bf16", options.gguf_bf16)) if path}
     records = measure(job, shapes, {name: python for name, python in pythons.items() if python}, ggufs)
     print(render(records))

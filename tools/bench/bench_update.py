@@ -23,13 +23,16 @@ from torch import Tensor, nn
 from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
 from drmas_pl.functional.products import fast_product
+from drmas_pl.malloc import keep_freed_memory
 from drmas_pl.models import load_model
 from drmas_pl.packed.checkpointing import checkpoint_activations
+from drmas_pl.packed.compiling import compile_layers
 from drmas_pl.policy import response_logprobs
 from drmas_pl.tools.bench.workload import isolated, median_seconds, peak_gigabytes, table
 from drmas_pl.workers.scoring import chunk_rows
 
 PATHS = ("plain", "ours", "ours, checkpointing")
+COMPILED = "ours, compiled"
 
 
 def make_rows(vocabulary: int, *, prompts: int, samples: int, prompt_tokens: int, tokens: int) -> list[Row]:
@@ -55,6 +58,8 @@ def plain_logprobs(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
 def run_path(job: dict[str, Any], path: str, *, autocast: bool) -> dict[str, Any]:
     """Time one path; return its CPU seconds, peak memory, gradient norm, useful work and the roofline."""
     torch.set_num_threads(1)
+    if path != "plain":
+        keep_freed_memory()
     model, _ = load_model(job["model"])
     rows = make_rows(model.config.vocab_size, **job["rows"])
     policy = None if path == "plain" else model
@@ -63,6 +68,8 @@ def run_path(job: dict[str, Any], path: str, *, autocast: bool) -> dict[str, Any
     if path.endswith("checkpointing"):
         checkpoint_activations(model)
         model.train()
+    if path == COMPILED:
+        compile_layers(model, device=torch.device("cpu"))
 
     def once() -> float:
         model.zero_grad(set_to_none=True)
@@ -138,13 +145,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plain-budget", type=int, default=3200, help="padded tokens of the plain path's micro-batches")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each path")
     parser.add_argument("--only", choices=("fp32", "bf16"), help="one precision alone")
+    parser.add_argument("--compile", action="store_true", help="time update.compile as well; needs a C++ compiler")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
     shape = {"prompts": options.prompts, "samples": options.samples, "prompt_tokens": options.prompt_tokens, "tokens": options.tokens}
     job = {"model": options.model, "rows": shape, "repeats": options.repeats}
     job |= {"budget": options.budget, "plain_budget": options.plain_budget}
+    paths = (*PATHS, COMPILED) if options.compile else PATHS
     precisions = [name == "bf16" for name in ("fp32", "bf16") if options.only in (None, name)]
-    records = [isolated(run_path, job, path, autocast=autocast) for autocast in precisions for path in PATHS]
+    records = [isolated(run_path, job, path, autocast=autocast) for autocast in precisions for path in paths]
     print(render(records))
     if options.out:
         options.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")

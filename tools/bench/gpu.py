@@ -3,28 +3,36 @@
     python tools/bench/gpu.py --size 0.5b --out gpu.json
 
 Needs no weights: a Qwen2-like model of the given size is built on the device. The plain path computes padded rows with full logits;
-ours shares prompts and never holds logits over the whole vocabulary. Times are wall-clock seconds between synchronisations, medians
-over the repeats after one that is not counted.
+ours lays rows out as a prefix tree and never holds logits over the whole vocabulary; the dense one does the same but for the tree, in
+whose place it has each prompt once under a mask over all pairs. With several turns, each prompt goes on where the turn before ended.
+Times are wall-clock seconds between synchronisations, medians over the repeats after one that is not counted, in which kernels are
+compiled.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from drmas_pl.batch import collate
+from drmas_pl.batch import Row, collate
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.packed import forward
 from drmas_pl.packed.checkpointing import checkpoint_activations
+from drmas_pl.packed.compiling import compile_layers
+from drmas_pl.packed.tree import tree_kernel
 from drmas_pl.policy import response_logprobs
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.tools.bench.bench_update import make_rows, plain_logprobs
@@ -39,6 +47,8 @@ SIZES = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
     "3b": (2048, 11008, 36, 16, 2, 151936),
 }
+# tokens that a world answers between two turns
+ANSWER = 16
 
 
 def build(size: str, *, device: torch.device, dtype: torch.dtype) -> Any:
@@ -76,10 +86,25 @@ def clock(run: Callable[[], None], *, device: torch.device, repeats: int) -> tup
     return statistics.median(seconds[1:]), torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0
 
 
-def time_update(model: Any, shape: dict[str, int], *, path: str, budget: int, autocast: bool, repeats: int) -> dict[str, Any]:
+def play_on(rows: Sequence[Row], *, turns: int, vocabulary: int) -> list[Row]:
+    """Let every row be the first turn of a trajectory; a later prompt is all that came before and an answer."""
+    rng = random.Random(1)
+
+    def draw(length: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary) for _ in range(length))
+
+    played = list(rows)
+    for row in rows:
+        for _ in range(turns - 1):
+            row = replace(row, prompt_ids=row.prompt_ids + row.response_ids + draw(ANSWER), response_ids=draw(len(row.response_ids)))
+            played.append(row)
+    return played
+
+
+def time_update(model: Any, shape: dict[str, int], *, path: str, turns: int, budget: int, autocast: bool, repeats: int) -> dict[str, Any]:
     """Time forward and backward of one minibatch."""
     device = next(model.parameters()).device
-    rows = make_rows(model.config.vocab_size, **shape)
+    rows = play_on(make_rows(model.config.vocab_size, **shape), turns=turns, vocabulary=model.config.vocab_size)
     chunks = chunk_rows(None if path == "plain" else model, rows, budget)
     batches = [collate([rows[i] for i in chunk], pad_id=0, denominator=float(len(rows))).to(device) for chunk in chunks]
 
@@ -114,15 +139,23 @@ def time_rollout(model: Any, shape: dict[str, int], *, autocast: bool, repeats: 
     return {"name": "rollout", "seconds": seconds, "peak_gb": peak, "tokens_per_second": len(rows) * shape["tokens"] / seconds}
 
 
-def measure(size: str, shape: dict[str, int], *, device: torch.device, budget: int, repeats: int) -> list[dict[str, Any]]:
-    """Time both paths of the update, ours with recomputed layers too, and the rollout; weights are float32 under bf16 autocast."""
+def measure(
+    size: str, shape: dict[str, int], *, turns: int, device: torch.device, budget: int, repeats: int, compiled: bool
+) -> list[dict[str, Any]]:
+    """Time the rollout and every path of the update; weights are float32 under bf16 autocast."""
     model = build(size, device=device, dtype=torch.float32)
-    settings: dict[str, Any] = {"budget": budget, "autocast": True, "repeats": repeats}
-    records = [time_rollout(model, shape, autocast=True, repeats=repeats)]
-    records += [time_update(model, shape, path=path, **settings) for path in ("plain", "ours")]
+    settings: dict[str, Any] = {"turns": turns, "budget": budget, "autocast": True, "repeats": repeats}
+    records = [time_rollout(model, shape, autocast=True, repeats=repeats), time_update(model, shape, path="plain", **settings)]
+    with patch.object(forward, "tree_kernel", lambda policy: None):
+        records.append(time_update(model, shape, path="dense", **settings))
+    records.append({**time_update(model, shape, path="ours", **settings), "kernel": tree_kernel(model)})
     checkpoint_activations(model)
     model.train()
     records.append(time_update(model, shape, path="ours, checkpointing", **settings))
+    model.eval()
+    if compiled:
+        compile_layers(model, device=device)
+        records.append(time_update(model, shape, path="ours, compiled", **settings))
     return records
 
 
@@ -132,7 +165,8 @@ def render(records: list[dict[str, Any]]) -> str:
     for record in records:
         speed = f"{record['tokens_per_second']:.0f}" if "tokens_per_second" in record else "–"
         norm = f"{record['gradient_norm']:.4g}" if "gradient_norm" in record else "–"
-        lines.append((record["name"], f"{record['seconds']:.3f}", f"{record['peak_gb']:.1f}", speed, norm))
+        name = f"{record['name']} ({record['kernel'] or 'no tree'})" if "kernel" in record else record["name"]
+        lines.append((name, f"{record['seconds']:.3f}", f"{record['peak_gb']:.1f}", speed, norm))
     return table(("part", "seconds", "peak GB", "tokens/s", "gradient norm"), lines)
 
 
@@ -145,12 +179,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each response")
+    parser.add_argument("--turns", type=int, default=1, help="turns of each trajectory")
     parser.add_argument("--budget", type=int, default=16384, help="tokens of a micro-batch")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each part")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="time update.compile as well; so on GPUs by default")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
     shape = {"prompts": options.prompts, "samples": options.samples, "prompt_tokens": options.prompt_tokens, "tokens": options.tokens}
-    records = measure(options.size, shape, device=torch.device(options.device), budget=options.budget, repeats=options.repeats)
+    device = torch.device(options.device)
+    compiled = device.type == "cuda" if options.compile is None else options.compile
+    settings = {"turns": options.turns, "budget": options.budget, "repeats": options.repeats}
+    records = measure(options.size, shape, device=device, compiled=compiled, **settings)
     print(render(records))
     if options.out:
         options.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Let another library sample for ``bench_rollout.py``, in an environment that has that library but not this one.
 
-    python other_rollouts.py transformers|vllm|llama job.json
+    python other_rollouts.py transformers|vllm|sglang|llama job.json
     python other_rollouts.py gguf SOURCE TARGET f32|bf16
 
 Prints one JSON object: CPU seconds of the whole tree of processes for every run, the first of which is a warm-up, and the number of
@@ -87,6 +87,37 @@ def vllm(job: dict[str, Any]) -> dict[str, Any]:
         return sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
 
     return clock(run, job)
+
+
+def sglang(job: dict[str, Any]) -> dict[str, Any]:
+    """sglang on its PyTorch kernels for CPU, with prefix caching and log-probs."""
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    from sglang import Engine
+
+    length = len(job["prompts"][0]) + job["tokens"]
+    prompts = [ids for ids in job["prompts"] for _ in range(job["samples"])]
+    engine = Engine(
+        model_path=job["model"],
+        dtype=job["dtype"],
+        device="cpu",
+        attention_backend="torch_native",
+        disable_overlap_schedule=True,
+        max_total_tokens=len(prompts) * length + 1024,
+        max_running_requests=len(prompts),
+        mem_fraction_static=0.5,
+        log_level="error",
+    )
+    settings = {"temperature": 1.0, "max_new_tokens": job["tokens"], "ignore_eos": True}
+
+    def run() -> int:
+        engine.flush_cache()
+        outputs = engine.generate(input_ids=prompts, sampling_params=settings, return_logprob=True)
+        return sum(output["meta_info"]["completion_tokens"] for output in outputs)
+
+    try:
+        return clock(run, job)
+    finally:
+        engine.shutdown()
 
 
 class Llama:
@@ -189,7 +220,7 @@ def main(name: str, *words: str) -> None:
     if name == "gguf":
         result = gguf(*words)
     else:
-        library = {"transformers": transformers, "vllm": vllm, "llama": llama}[name]
+        library = {"transformers": transformers, "vllm": vllm, "sglang": sglang, "llama": llama}[name]
         result = library(json.loads(Path(words[0]).read_text(encoding="utf-8")))
     print(json.dumps(result))
 

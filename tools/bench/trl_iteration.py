@@ -26,13 +26,14 @@ def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train for the job's steps; return CPU seconds of each and the peak memory of the process."""
+    """Train for the job's steps; return seconds of each and the peak memory of the process."""
     import torch
     import transformers
     import trl
     from datasets import Dataset
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(job["threads"])
+    clock = time.process_time if job["threads"] == 1 else time.perf_counter
     per_step = job["prompts_per_step"] * job["samples"]
     micro = job["micro"] or per_step
     config = trl.GRPOConfig(
@@ -64,10 +65,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         """Times whole steps: generation, reward, forward, backward, optimizer."""
 
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            self.start = time.process_time()
+            self.start = clock()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            seconds.append(time.process_time() - self.start)
+            seconds.append(clock() - self.start)
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": row["text"]}], "answer": row["answer"]} for row in job["prompts"]])
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
@@ -224,6 +225,22 @@ def test_cuda_devices_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda:0", "NVIDIA H100, 80 GiB, CUDA 12.8"),
         ("cuda:1", "NVIDIA H100, 80 GiB, CUDA 12.8"),
     ]
+
+
+def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor, "_version", lambda name: "3.9.0")
+    absent = doctor.check_compiler(False)
+    assert absent.status == "missing" and absent.found == "no g++ or clang++; update.compile is refused"
+    write_program(tmp_path / "clang++", "exit 0")
+    assert doctor.check_compiler(False).found == "clang++" and doctor.check_compiler(True).remedy == "install gcc"
+    write_program(tmp_path / "gcc", "exit 0")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert doctor.check_compiler(True).found.startswith("gcc, but no Triton; the update takes a dense mask")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert doctor.check_compiler(True) == Check("Optional programs", "compiler", "ok", "gcc, Triton 3.9.0")
 
 
 CHECKS = [

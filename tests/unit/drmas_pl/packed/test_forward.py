@@ -15,10 +15,12 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForC
 from drmas_pl import policy as policy_module
 from drmas_pl.batch import TokenBatch, collate
 from drmas_pl.packed import forward as module
+from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.packed.forward import lays_out_tree, packed_logprobs, packs
 from drmas_pl.policy import response_logprobs
 from drmas_pl.testing import tiny_policy
 from drmas_pl.workers.ranks import masked_like
+from tests.helpers.flex import flex_gradients_on_cpu
 from tests.helpers.wide import branching_rows, wide_policy
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -72,11 +74,38 @@ def test_values_and_gradients_equal_the_plain_path(name: str, turns: int, monkey
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_layout_does_not_matter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without tree attention, as on other devices, rows take a dense mask."""
+    """Where no kernel attends along a tree, rows take a dense mask."""
     policy, batch = wide_policy(), make_batch(seed)
     packed = run(policy, batch)
-    monkeypatch.setattr(module, "attends_on", lambda device: False)
+    monkeypatch.setattr(module, "tree_kernel", lambda policy: None)
     assert_equal(run(policy, batch), packed)
+
+
+@pytest.mark.parametrize("name", ["grouped queries", "all heads", "qwen3"])
+@pytest.mark.parametrize("turns", [1, 3])
+def test_the_block_sparse_kernel_equals_the_plain_path(name: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout and kernel of accelerators, run by plain operations."""
+    policy, batch = MODELS[name](), make_batch(turns, turns=turns)
+    expected = run_plain(policy, batch, monkeypatch)
+    monkeypatch.setattr(module, "tree_kernel", lambda policy: "blocks")
+    with flex_gradients_on_cpu():
+        assert packs(policy) and lays_out_tree(policy)
+        inputs = module._inputs(policy, batch)
+        assert inputs.input_ids.shape[0] == 1 and inputs.input_ids.shape[1] % 128 == 0
+        assert_equal(run(policy, batch), expected)
+
+
+def test_the_block_sparse_kernel_agrees_under_checkpointing_and_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    bare, batch = wide_policy(), make_batch(0)
+    checkpoint_activations(bare)
+    policy = fabric.setup_module(bare).train()
+    expected = run_plain(policy, batch, monkeypatch, fabric.backward)
+    monkeypatch.setattr(module, "tree_kernel", lambda policy: "blocks")
+    with flex_gradients_on_cpu():
+        found = run(policy, batch, fabric.backward)
+    torch.testing.assert_close(found[0], expected[0], atol=0.1, rtol=0.02)
+    assert (found[2] - expected[2]).norm() <= 0.05 * expected[2].norm()
 
 
 def test_adapters_get_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +143,10 @@ def test_a_masked_stand_in_computes_nothing_but_has_a_gradient() -> None:
 
 def test_attention_dropout_keeps_to_attention_that_has_it() -> None:
     policy, batch = wide_policy(attention_dropout=0.5), make_batch(0)
-    assert module._inputs(policy, batch).pieces is not None
+    assert module._inputs(policy, batch).attend is not None
     policy.train()
     inputs = module._inputs(policy, batch)
-    assert inputs.pieces is None and inputs.input_ids.shape[0] == len(batch)
+    assert inputs.attend is None and inputs.input_ids.shape[0] == len(batch)
 
 
 def test_narrow_models_and_other_modules_are_left_alone() -> None:

@@ -33,9 +33,10 @@ def restore_threads():
 
 def test_both_sides_get_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_iteration, "isolated", lambda run, *args, **kwargs: run(*args, **kwargs))
-    answer = 'assert len(job["prompts"]) == 4 and job["tokens"] == 4\nprint(json.dumps({"seconds": [9, 5], "peak_gb": job["micro"] + 1}))'
+    answer = 'import os\nassert os.environ["OMP_NUM_THREADS"] == "2" and job["threads"] == 2\n'
+    answer += 'assert len(job["prompts"]) == 4 and job["tokens"] == 4\nprint(json.dumps({"seconds": [9, 5], "peak_gb": job["micro"] + 1}))'
     out = tmp_path / "iteration.json"
-    bench_iteration.main([*WORDS, "--only", "fp32", "--trl-python", fake_python(tmp_path, answer), "--out", str(out)])
+    bench_iteration.main([*WORDS, "--only", "fp32", "--threads", "2", "--trl-python", fake_python(tmp_path, answer), "--out", str(out)])
     records, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert [record["name"] for record in records] == ["drmas_pl", "drmas_pl, checkpointing", "TRL", "TRL, micro-batch 8, checkpointing"]
     assert records[0]["mismatch"] < 1e-4 and len(records[0]["seconds"]) == 2
@@ -45,7 +46,7 @@ def test_both_sides_get_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_failure_of_the_other_side_is_shown(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="TRL failed:\nno such module"):
-        bench_iteration.run_trl(fake_python(tmp_path, 'sys.exit("no such module")'), {})
+        bench_iteration.run_trl(fake_python(tmp_path, 'sys.exit("no such module")'), {"threads": 1})
 
 
 def test_one_step_is_too_few() -> None:

@@ -35,6 +35,17 @@ def test_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"{records[0]['median']:.2f}" in shown and "ours, checkpointing, fp32" in shown
 
 
+@pytest.mark.slow
+def test_the_compiled_path_is_timed_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_update, "isolated", lambda run, *args, **kwargs: run(*args, **kwargs))
+    out = tmp_path / "update.json"
+    words = ["--model", "random:llama-tiny", "--prompts", "2", "--samples", "2", "--prompt-tokens", "9", "--tokens", "4", "--repeats", "1"]
+    bench_update.main([*words, "--only", "fp32", "--compile", "--out", str(out)])
+    records = json.loads(out.read_text())
+    assert records[-1]["path"] == "ours, compiled"
+    assert records[-1]["grad_norm"] == pytest.approx(records[1]["grad_norm"], rel=1e-4)
+
+
 def test_the_plain_path_agrees_with_the_library() -> None:
     policy = wide_policy()
     batch = collate(bench_update.make_rows(300, prompts=2, samples=3, prompt_tokens=20, tokens=5), pad_id=0, denominator=1.0)
