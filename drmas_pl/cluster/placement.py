@@ -45,7 +45,7 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
     """Seat the ranks of every group.
 
     Args:
-        ranks: Number of ranks by group.
+        ranks: Number of ranks by group; groups that share processes count as one.
         colocate: Whether groups share bundles.
         cpus: CPUs of a bundle.
         gpus: GPUs of a bundle.
@@ -66,6 +66,15 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
         seats[name] = tuple(Seat(first + index, cpus, gpus) for index in range(count))
         first += count
     return Seating(first, bundle, seats)
+
+
+def crew_name(members: Sequence[str]) -> str:
+    """Name the processes that belong to one group, or to several that share them.
+
+    >>> crew_name(["solver"]), crew_name(["solver", "verifier"])
+    ('solver', 'solver+verifier')
+    """
+    return "+".join(members)
 
 
 def room(seating: Seating, nodes: Sequence[Resources], *, free: Resources) -> int:

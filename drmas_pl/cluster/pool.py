@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drmas_pl.cluster.placement import Seating, assign_seats, check_room, room
+from drmas_pl.cluster.placement import Seating, assign_seats, check_room, crew_name, room
+from drmas_pl.cluster.process import RankProcess
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.errors import ConfigError, GroupLost
 
@@ -26,32 +27,37 @@ class Pool:
 
     Args:
         settings: Cluster to join, and what is reserved per rank.
-        groups: Names of the worker groups.
+        groups: Names of the worker groups and critics.
+        together: Which of them share processes; every other one has its own.
         wants_gpus: Whether ranks take a GPU where the cluster has any; ``settings.gpus_per_rank`` has the last word.
 
     Raises:
-        ConfigError: Ray is not installed or not reachable, or the cluster has no room for what is asked.
+        ConfigError: Ray is not installed or not reachable, the cluster has no room for what is asked, or groups that share processes
+            ask for different ones.
     """
 
-    def __init__(self, settings: ClusterSettings, groups: Sequence[str], *, wants_gpus: bool = True) -> None:
+    def __init__(
+        self, settings: ClusterSettings, groups: Sequence[str], *, together: Sequence[Sequence[str]] = (), wants_gpus: bool = True
+    ) -> None:
         settings.check_groups(groups)
         self.settings = settings
+        shared = {group for members in together for group in members}
+        crews = [*together, *((group,) for group in groups if group not in shared)]
+        ranks = {crew_name(members): settings.of(*members)[0] for members in crews}
         self._started = join_cluster(settings.address)
         try:
-            self.seating = self._seating(groups, wants_gpus)
+            self.seating = self._seating(ranks, wants_gpus)
             self._places = self._reserve()
         except BaseException:
             self._stop()
             raise
 
-    def start(self, group: str) -> list[Any]:
-        """Start one process per rank of a group; they come up while the caller goes on."""
+    def start(self, crew: str, kind: type[RankProcess[Any]]) -> list[Any]:
+        """Start one process of a ``kind`` per rank of a crew; they come up while the caller goes on."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        from drmas_pl.cluster.rank import Rank
-
-        actor, seats = ray.remote(Rank), self.seating.seats[group]
+        actor, seats = ray.remote(kind), self.seating.seats[crew]
         return [
             actor.options(
                 num_cpus=seat.cpus,
@@ -89,14 +95,13 @@ class Pool:
             ray.util.remove_placement_group(self._places)
         self._stop()
 
-    def _seating(self, groups: Sequence[str], wants_gpus: bool) -> Seating:
+    def _seating(self, ranks: Mapping[str, int], wants_gpus: bool) -> Seating:
         import ray
 
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = self.settings.gpus_per_rank
         if gpus is None:
             gpus = int(wants_gpus and any(node.get("GPU", 0) >= 1 for node in nodes))
-        ranks = {group: self.settings.of(group)[0] for group in groups}
         seating = assign_seats(ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus)
         deadline = time.monotonic() + SETTLE
         while room(seating, nodes, free=ray.available_resources()) < seating.bundles and time.monotonic() < deadline:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.crew import Remote
 from drmas_pl.errors import GroupLost, TrainingStopped
-from drmas_pl.workers.contract import Group
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,12 +25,12 @@ class Recovery:
     """Guards the stages of one run.
 
     Args:
-        groups: Worker groups of the run; those on a cluster are watched.
+        groups: Worker groups and critics of the run; those on a cluster are watched.
         folder: Where they keep their state; emptied at the end of the run.
     """
 
-    def __init__(self, groups: Iterable[Group], folder: Path) -> None:
-        self.groups = [group for group in groups if isinstance(group, RemoteGroup)]
+    def __init__(self, groups: Iterable[object], folder: Path) -> None:
+        self.groups = [group for group in groups if isinstance(group, Remote)]
         self.folder = folder
         self.repeats = min((group.repeats for group in self.groups), default=0)
         self._kept: dict[str, Path] = {}
@@ -59,13 +58,13 @@ class Recovery:
         if self.repeats == 0:
             return
         number, changed = next(self._numbers), [group for group in self.groups if group.changed]
-        fresh = {group.name: self.folder / f"{group.name}-{number}" for group in changed}
+        fresh = {group.label: self.folder / f"{group.label}-{number}" for group in changed}
         for group in changed:
-            group.keep(fresh[group.name])
+            group.keep(fresh[group.label])
         for group in changed:
             group.changed = False
-            if group.name in self._kept:
-                shutil.rmtree(self._kept[group.name], ignore_errors=True)
+            if group.label in self._kept:
+                shutil.rmtree(self._kept[group.label], ignore_errors=True)
         self._kept |= fresh
 
     def forget(self) -> None:
@@ -76,5 +75,5 @@ class Recovery:
     def _restore(self) -> None:
         """Bring every group back to its kept state; one that has none starts anew."""
         for group in self.groups:
-            group.restore(self._kept.get(group.name))
-            group.changed = group.name not in self._kept
+            group.restore(self._kept.get(group.label))
+            group.changed = group.label not in self._kept

@@ -9,6 +9,7 @@ from torch import nn
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Completion, GenerationRequest
+from drmas_pl.workers.offload import HostStore
 from drmas_pl.workers.shards import whole
 
 
@@ -21,10 +22,13 @@ class ReplicaEngine(Engine):
         engine: Generates with ``replica``.
         policy: The model that is trained; may be sharded later.
         replica: Copy of it with the same names, on the device of this rank.
+        movable: Whether the copy leaves the device while the engine sleeps.
     """
 
-    def __init__(self, engine: Engine, *, policy: nn.Module, replica: nn.Module) -> None:
+    def __init__(self, engine: Engine, *, policy: nn.Module, replica: nn.Module, movable: bool = False) -> None:
         self.engine, self.policy, self.replica = engine, policy, replica
+        self._awake = True
+        self._store = HostStore(lambda: (*replica.parameters(), *replica.buffers()) if movable else (), next(replica.parameters()).device)
         self.context_length = engine.context_length
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -33,21 +37,28 @@ class ReplicaEngine(Engine):
         return self.engine.generate(requests)
 
     def wake(self) -> None:
-        """Wake the engine."""
+        """Wake the engine, with its copy on the device."""
+        self._awake = True
+        self._store.bring()
         self.engine.wake()
 
     def sleep(self) -> None:
-        """Put the engine to sleep; the copy stays."""
+        """Put the engine to sleep; the copy leaves the device if it may."""
         self.engine.sleep()
+        self._awake = False
+        self._store.release()
 
     @torch.no_grad()
     def sync(self, version: int) -> None:
         """Copy the trained weights, tensor by tensor."""
+        self._store.bring()
         current = self.policy.state_dict()
         for name, tensor in self.replica.state_dict().items():
             tensor.copy_(whole(current[name]))
         self.engine.sync(version)
         super().sync(version)
+        if not self._awake:
+            self._store.release()
 
     def close(self) -> None:
         """Close the engine."""

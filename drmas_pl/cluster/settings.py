@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.workers.strategies import Parallel
+from drmas_pl.workers.weights import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ClusterSettings:
         cpus_per_rank: CPUs reserved per rank, and threads that it computes with.
         stage_timeout: Seconds after which a stage of a group counts as stuck.
         repeats: How often in a row a stage is repeated whose group was lost; 0 keeps no state between iterations for that.
+        checkpoint: How groups with ``strategy=fsdp2`` are saved: ``whole``, put together on the first rank, or in ``shards``, where every
+            rank writes its own.
         groups: What single groups ask for, by name.
 
     Raises:
@@ -53,6 +56,7 @@ class ClusterSettings:
     cpus_per_rank: float = 1.0
     stage_timeout: float = 1800.0
     repeats: int = 2
+    checkpoint: Layout = "whole"
     groups: Mapping[str, GroupRanks] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,14 +71,26 @@ class ClusterSettings:
         if self.repeats < 0:
             raise ValueError(f"repeats must be at least 0, got {self.repeats}")
 
-    def of(self, group: str) -> tuple[int, Parallel]:
-        """Return number of ranks and strategy of a group.
+    def of(self, *groups: str) -> tuple[int, Parallel]:
+        """Return number of ranks and strategy of a group, or of several that share processes.
+
+        Raises:
+            ConfigError: Groups that share processes ask for different ones.
 
         >>> ClusterSettings(ranks=2, groups={"judge": GroupRanks(ranks=1)}).of("judge")
         (1, 'ddp')
         """
-        own = self.groups.get(group, GroupRanks())
-        return own.ranks or self.ranks, own.strategy or self.strategy
+        wanted: dict[str, tuple[int, Parallel]] = {}
+        for group in groups:
+            own = self.groups.get(group, GroupRanks())
+            wanted[group] = (own.ranks or self.ranks, own.strategy or self.strategy)
+        if len(set(wanted.values())) > 1:
+            asked = ", ".join(f"{group} for {ranks} with {strategy}" for group, (ranks, strategy) in wanted.items())
+            raise ConfigError(
+                f"groups on one base model share their ranks, but cluster.groups asks {asked}; set the same for all of them, "
+                "or use sharing=per_agent"
+            )
+        return wanted[groups[0]]
 
     def check_groups(self, names: Collection[str]) -> None:
         """Make sure that whoever asks for something exists.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from drmas_pl.batch import Row
@@ -11,13 +11,20 @@ from drmas_pl.workers.contract import Group
 from drmas_pl.workers.update import UpdateReport
 
 
-def update_groups(groups: Sequence[Group], rows: Mapping[str, Sequence[Row]], seeds: Mapping[str, int]) -> dict[str, UpdateReport]:
+def update_groups(
+    groups: Sequence[Group],
+    rows: Mapping[str, Sequence[Row]],
+    seeds: Mapping[str, int],
+    *,
+    learnt: Callable[[Group], None] = lambda group: None,
+) -> dict[str, UpdateReport]:
     """Run the optimizer steps of every group on its agents' rows.
 
     Args:
         groups: Groups that learn.
         rows: Rows by agent name.
         seeds: Seed of the shuffle into minibatches by group.
+        learnt: Called with a group that is asleep again while others may still have to learn.
 
     Returns:
         Reports by group, in the order of ``groups``.
@@ -37,6 +44,7 @@ def update_groups(groups: Sequence[Group], rows: Mapping[str, Sequence[Row]], se
             if group.name not in ends:
                 with group.training():
                     reports[group.name] = group.update(_own(group, rows), seed=seeds[group.name])
+                learnt(group)
         reports |= {name: finish() for name, finish in ends.items()}
     return {group.name: reports[group.name] for group in groups}
 

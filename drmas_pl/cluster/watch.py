@@ -20,10 +20,11 @@ class Watch:
         group: Name of the group.
         agents: Its agents.
         timeout: Seconds a stage may take.
+        kind: What the group is called in messages.
     """
 
-    def __init__(self, group: str, agents: Sequence[str], *, timeout: float) -> None:
-        self.group, self.agents, self.timeout = group, list(agents), timeout
+    def __init__(self, group: str, agents: Sequence[str], *, timeout: float, kind: str = "worker group") -> None:
+        self.group, self.agents, self.timeout, self.kind = group, list(agents), timeout, kind
 
     def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:
         """Return the results in order.
@@ -44,11 +45,11 @@ class Watch:
         while pending:
             done, pending = ray.wait(pending, timeout=max(deadline - time.monotonic(), 0))
             if not done:
-                raise GroupLost(stuck_message(stage, self.group, self.agents, tasks, self.timeout))
+                raise GroupLost(stuck_message(self._who(stage, tasks), self.timeout))
             try:
                 ray.get(done)
             except (RayActorError, WorkerCrashedError) as error:
-                raise GroupLost(dead_message(stage, self.group, self.agents, tasks, error)) from error
+                raise GroupLost(dead_message(self._who(stage, tasks), error)) from error
             except RayTaskError as error:
                 self._raise_death(pending, stage, tasks)
                 raise (error.cause or error) from error
@@ -65,26 +66,34 @@ class Watch:
             try:
                 ray.get(ref)
             except (RayActorError, WorkerCrashedError) as error:
-                raise GroupLost(dead_message(stage, self.group, self.agents, tasks, error)) from error
+                raise GroupLost(dead_message(self._who(stage, tasks), error)) from error
             except RayTaskError:
                 continue
 
+    def _who(self, stage: str, tasks: Sequence[str]) -> str:
+        return stage_of(stage, f"{self.kind} {self.group!r}", self.agents, tasks)
 
-def stuck_message(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str], seconds: float) -> str:
-    """Say which stage of whom is stuck.
 
-    >>> stuck_message("generation", "shared", ["search", "answer"], ["q1", "q2"], 60)
-    "generation of worker group 'shared' (agents search, answer; tasks q1, q2) did not end within 60 s"
+def stage_of(stage: str, owner: str, agents: Sequence[str], tasks: Sequence[str]) -> str:
+    """Name a stage with its owner, agents and tasks.
+
+    >>> stage_of("generation", "worker group 'shared'", ["search", "answer"], ["q1", "q2"])
+    "generation of worker group 'shared' (agents search, answer; tasks q1, q2)"
     """
-    return f"{_who(stage, group, agents, tasks)} did not end within {seconds:g} s"
-
-
-def dead_message(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str], error: Exception) -> str:
-    """Say during which stage of whom a process died."""
-    reason = " ".join(str(error).split())
-    return f"{_who(stage, group, agents, tasks)} lost a process: {reason[:300]}"
-
-
-def _who(stage: str, group: str, agents: Sequence[str], tasks: Sequence[str]) -> str:
     shown = ", ".join(tasks[:SHOWN]) + (f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else "")
-    return f"{stage} of worker group {group!r} (agents {', '.join(agents)}{f'; tasks {shown}' if tasks else ''})"
+    return f"{stage} of {owner} (agents {', '.join(agents)}{f'; tasks {shown}' if tasks else ''})"
+
+
+def stuck_message(stage: str, seconds: float) -> str:
+    """Say that a stage is stuck.
+
+    >>> stuck_message("update of worker group 'shared' (agents search)", 60)
+    "update of worker group 'shared' (agents search) did not end within 60 s"
+    """
+    return f"{stage} did not end within {seconds:g} s"
+
+
+def dead_message(stage: str, error: Exception) -> str:
+    """Say that a process died during a stage."""
+    reason = " ".join(str(error).split())
+    return f"{stage} lost a process: {reason[:300]}"

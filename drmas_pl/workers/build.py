@@ -12,7 +12,7 @@ from torch import nn
 
 from drmas_pl.adapters import LoraSettings, share_base
 from drmas_pl.agent import Agent
-from drmas_pl.engines.base import Engine
+from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.workers.group import GroupSettings, WorkerGroup
@@ -115,7 +115,7 @@ def build_groups(
     sharing: Sharing,
     fabric: Fabric,
     load: Callable[[str], tuple[nn.Module, Any]],
-    engine: Callable[[nn.Module, Any], Engine],
+    engine: EngineFactory,
     iterations: int = 1,
     schedule: GroupSchedule | None = None,
     lora: LoraSettings | None = None,
@@ -128,7 +128,7 @@ def build_groups(
         sharing: Who shares weights.
         fabric: Places policies and scales gradients.
         load: Returns model and tokenizer for a model name.
-        engine: Returns the engine that generates with a policy.
+        engine: Returns the engine of a group, by its name, that generates with a policy.
         iterations: Length of the run, from which learning rate schedules know their number of steps.
         schedule: Which groups learn in which iteration; all by default.
         lora: Shape of the adapters, for ``sharing="lora"``.
@@ -147,7 +147,7 @@ def build_groups(
             policy=policy,
             tokenizer=tokenizer,
             agents=plan.agents,
-            engine=engine(policy, tokenizer),
+            engine=engine(plan.name, policy, tokenizer),
             fabric=fabric,
             settings=plan.settings,
         )

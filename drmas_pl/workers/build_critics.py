@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from lightning.fabric import Fabric
@@ -15,6 +15,66 @@ from drmas_pl.workers.build import AgentBinding, assign_groups
 from drmas_pl.workers.critic import CriticGroup, CriticSettings
 
 CriticSharing = Literal["shared", "per_agent"]
+# what the name of a critic begins with where worker groups have names too
+CRITIC = "critic-"
+
+
+@dataclass(frozen=True, slots=True)
+class CriticPlan:
+    """A critic before it has weights.
+
+    Attributes:
+        name: Name of the critic.
+        model: Model whose backbone it starts from.
+        agents: Names of its agents.
+        settings: How it learns.
+    """
+
+    name: str
+    model: str
+    agents: tuple[str, ...]
+    settings: CriticSettings
+
+    @property
+    def label(self) -> str:
+        """Name of the critic among worker groups, one of which may have its name."""
+        return f"{CRITIC}{self.name}"
+
+    def build(self, backbone: nn.Module, tokenizer: Any, *, fabric: Fabric) -> CriticGroup:
+        """Give the critic the weights of ``backbone``."""
+        return CriticGroup(
+            self.name,
+            model=ValueModel(backbone),
+            agents=self.agents,
+            pad_id=tokenizer.pad_token_id,
+            fabric=fabric,
+            settings=self.settings,
+        )
+
+
+def plan_critics(
+    bindings: Sequence[AgentBinding],
+    *,
+    sharing: CriticSharing,
+    settings: CriticSettings | None = None,
+    model: str | None = None,
+    iterations: int = 1,
+) -> list[CriticPlan]:
+    """Give every trained agent a critic of its own, or one to all that speak with the same model; see :func:`build_critics`.
+
+    Raises:
+        ConfigError: ``sharing`` is unknown.
+    """
+    if sharing not in get_args(CriticSharing):
+        raise ConfigError(f"critics can be shared or per_agent, got {sharing!r}")
+    settings = settings or CriticSettings()
+    steps = iterations * settings.updates_per_iteration * settings.epochs
+    settings = replace(settings, total_steps=max(steps, 1))
+    trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]
+    return [
+        CriticPlan(name, model or members[0].model, tuple(member.agent.name for member in members), settings)
+        for name, members in assign_groups(trained, sharing).items()
+    ]
 
 
 def build_critics(
@@ -27,7 +87,7 @@ def build_critics(
     model: str | None = None,
     iterations: int = 1,
 ) -> dict[str, CriticGroup]:
-    """Give every trained agent a critic of its own, or one to all that speak with the same model.
+    """Build the critics of a run in this process.
 
     Args:
         bindings: Agents, already bound to the weights they speak with.
@@ -41,28 +101,30 @@ def build_critics(
     Raises:
         ConfigError: ``sharing`` is unknown, a critic reads other tokens than its agents write, or an agent is not bound yet.
     """
-    if sharing not in get_args(CriticSharing):
-        raise ConfigError(f"critics can be shared or per_agent, got {sharing!r}")
-    settings, critics = settings or CriticSettings(), {}
-    steps = iterations * settings.updates_per_iteration * settings.epochs
-    trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]
-    for name, members in assign_groups(trained, sharing).items():
-        source = model or members[0].model
-        backbone, tokenizer = load(source)
-        for member in members:
-            if member.agent.tokenizer is None:
-                raise ConfigError(f"agent {member.agent.name!r} has no tokenizer yet; build the worker groups before the critics")
-            if member.agent.tokenizer.get_vocab() != tokenizer.get_vocab():
-                raise ConfigError(
-                    f"critic.model={source} reads other tokens than agent {member.agent.name!r} writes with {member.model}; "
-                    "choose a model with the same tokenizer"
-                )
-        critics[name] = CriticGroup(
-            name,
-            model=ValueModel(backbone),
-            agents=[member.agent.name for member in members],
-            pad_id=tokenizer.pad_token_id,
-            fabric=fabric,
-            settings=replace(settings, total_steps=max(steps, 1)),
-        )
+    critics = {}
+    for plan in plan_critics(bindings, sharing=sharing, settings=settings, model=model, iterations=iterations):
+        backbone, tokenizer = load(plan.model)
+        check_tokens(plan, bindings, tokenizer)
+        critics[plan.name] = plan.build(backbone, tokenizer, fabric=fabric)
     return critics
+
+
+def check_tokens(plan: CriticPlan, bindings: Sequence[AgentBinding], tokenizer: Any) -> None:
+    """Make sure that a critic reads what its agents write.
+
+    Args:
+        plan: The critic.
+        bindings: Agents, already bound to the weights they speak with.
+        tokenizer: Tokenizer of the critic's model.
+
+    Raises:
+        ConfigError: It reads other tokens than an agent writes, or an agent is not bound yet.
+    """
+    for member in (binding for binding in bindings if binding.agent.name in plan.agents):
+        if member.agent.tokenizer is None:
+            raise ConfigError(f"agent {member.agent.name!r} has no tokenizer yet; build the worker groups before the critics")
+        if member.agent.tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"critic.model={plan.model} reads other tokens than agent {member.agent.name!r} writes with {member.model}; "
+                "choose a model with the same tokenizer"
+            )

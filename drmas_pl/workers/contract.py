@@ -1,4 +1,4 @@
-"""What the training loop asks of a worker group, wherever its weights are: in this process or on other ones."""
+"""What the training loop asks of a worker group or a critic, wherever its weights are: in this process or on other ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
+from drmas_pl.critic import ValueRow
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Turn
+from drmas_pl.workers.critic import CriticReport, CriticSettings
 from drmas_pl.workers.group import GroupSettings
 from drmas_pl.workers.update import UpdateReport
 
@@ -51,7 +53,7 @@ class Group(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the model as a Transformers folder, and optimizer state and counters beside it."""
+        """Write model, optimizer state and counters."""
         ...
 
     def load(self, folder: Path) -> None:
@@ -60,4 +62,36 @@ class Group(Protocol):
 
     def close(self) -> None:
         """Release everything for good."""
+        ...
+
+
+class Critic(Protocol):
+    """A value model with optimizer.
+
+    Attributes:
+        name: Keys its checkpoint folder and metrics.
+        agents: Names of the agents whose tokens it judges.
+        settings: How it learns.
+        parameter_count: Number of parameters of the model.
+    """
+
+    name: str
+    agents: frozenset[str]
+    settings: CriticSettings
+    parameter_count: int
+
+    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        """Return the value of each sampled token of ``rows``, in order."""
+        ...
+
+    def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
+        """Run the iteration's optimizer steps."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write model, optimizer state and counters."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore what :meth:`save` wrote."""
         ...

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -25,13 +25,13 @@ from drmas_pl.critic import ValueBatch, ValueModel, ValueRow, collate_values, re
 from drmas_pl.errors import CheckpointError, TrainingStopped
 from drmas_pl.functional.metrics import merge_metrics
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
-from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
+from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
 from drmas_pl.workers.scoring import chunk_by_tokens, numbers_of_rows
-from drmas_pl.workers.shards import shard_like, shard_state, whole_state, whole_weights
 from drmas_pl.workers.strategies import reshard
+from drmas_pl.workers.weights import Layout, load_state, save_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class CriticSettings:
         warmup: First iterations in which critics learn and policies do not.
         dump_folder: Where skipped minibatches are written; None writes nothing.
         total_steps: Known number of optimizer steps of the whole run, for the schedule.
+        checkpoint: How sharded weights and optimizer state are saved: put together, or every rank its ``shards``.
 
     Raises:
         ValueError: A number is out of range.
@@ -68,6 +69,7 @@ class CriticSettings:
     warmup: int = 0
     dump_folder: str | None = None
     total_steps: int = 1
+    checkpoint: Layout = "whole"
 
     def __post_init__(self) -> None:
         least = {"updates_per_iteration": 1, "epochs": 1, "micro_batch_tokens": 1, "max_skips": 1, "warmup": 0}
@@ -91,6 +93,9 @@ class CriticReport:
 
 class CriticGroup:
     """One value model with its optimizer, and the agents whose tokens it judges.
+
+    Attributes:
+        parameter_count: Number of parameters of the model.
 
     Args:
         name: Name of the critic; keys its checkpoint folder and metrics.
@@ -119,6 +124,7 @@ class CriticGroup:
         self.settings = settings or CriticSettings()
         self.steps = 0
         self.skipped_in_a_row = 0
+        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         if self.settings.activation_checkpointing:
             checkpoint_activations(model.backbone)
         self.module = fabric.setup_module(model)
@@ -164,17 +170,17 @@ class CriticGroup:
         return report
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimizer state and counters; every rank has to call it, the first one writes."""
+        """Write weights, optimizer state and counters; every rank has to call it, of what is not in shares the first one writes all."""
         from safetensors.torch import save_file
 
-        first = self.fabric.is_global_zero
+        def write_whole(weights: Mapping[str, Tensor] | None) -> None:
+            found = self.model.state_dict() if weights is None else weights
+            save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors")
+
         with self.offload.present("weights", "optimizer"):
-            weights = whole_weights(self.model, keep=first)
-            state = whole_state(named_state(self.model, self.optimizer), keep=first)
-        if first:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
-            torch.save(state, folder / "optimizer.pt")
+            layout = self.settings.checkpoint
+            save_state(self.model, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole)
+        if self.fabric.is_global_zero:
             counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
             (folder / "critic.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
         self.fabric.barrier()
@@ -186,18 +192,13 @@ class CriticGroup:
             CheckpointError: A file is missing or does not fit this critic.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
 
         try:
             record = json.loads((folder / "critic.json").read_text())
             if record["agents"] != sorted(self.agents):
                 raise ValueError(f"it judges {record['agents']}, this one {sorted(self.agents)}")
             with self.offload.present("weights", "optimizer"):
-                own = self.model.state_dict()
-                weights = {name: shard_like(tensor, own.get(name)) for name, tensor in load_file(folder / "model.safetensors").items()}
-                self.model.load_state_dict(weights)
-                state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
-                load_named_state(self.model, self.optimizer, shard_state(state, self.model))
+                load_state(self.model, self.optimizer, folder)
             self.steps, self.skipped_in_a_row = record["steps"], record["skipped_in_a_row"]
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit critic {self.name!r}: {error}") from error

@@ -1,8 +1,8 @@
 """What a worker group takes off the accelerator while others need it.
 
 Contents of tensors move to the host and back, the tensors stay the same objects, so that optimizers, wrappers and engines keep their
-references. Host copies are allocated once and, beside an accelerator, pinned, so that copies overlap. Memory is measured after a
-release, not assumed to be free.
+references. Of a sharded tensor this rank's share moves, with the memory that FSDP2 looks at it through. Host copies are allocated once
+and, beside an accelerator, pinned, so that copies overlap. Memory is measured after a release, not assumed to be free.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from drmas_pl.errors import LifecycleError
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.shards import own_share
+from drmas_pl.workers.strategies import reshard
 
 Offload = Literal["none", "optimizer", "all"]
 # share of the bytes that must be free after a release
@@ -56,27 +59,27 @@ class HostStore:
 
     def release(self) -> int:
         """Move the contents to the host and free them on the device; return the number of bytes freed."""
-        found = [tensor for tensor in self._tensors() if tensor.device.type == self._device.type and tensor.numel() > 1]
+        found = [tensor for tensor in self._tensors() if tensor.device.type == self._device.type and _contents(tensor).numel() > 1]
         # what is no longer there, for example the optimizer state before a checkpoint was loaded, is let go
         kept = [*self._away, *found]
         self._host = {tensor: self._host[tensor] if tensor in self._host else self._allocate(tensor) for tensor in kept}
         for tensor in found:
-            self._host[tensor].copy_(tensor.detach(), non_blocking=True)
+            self._host[tensor].copy_(_contents(tensor), non_blocking=True)
         self._wait()
         for tensor in found:
-            tensor.data = tensor.data.new_empty(0)
+            _let_go(tensor)
         self._away = kept
         return sum(self._host[tensor].nbytes for tensor in found)
 
     def bring(self) -> None:
         """Bring back what was released."""
         for tensor in self._away:
-            tensor.data = self._host[tensor].to(self._device, non_blocking=True, copy=True)
+            _fill(tensor, self._host[tensor], self._device)
         self._wait()
         self._away = []
 
     def _allocate(self, tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device="cpu", pin_memory=self._device.type == "cuda")
+        return torch.empty_like(_contents(tensor), device="cpu", pin_memory=self._device.type == "cuda")
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -108,14 +111,14 @@ class GroupOffload:
         if what not in ("none", "optimizer", "all"):
             raise ValueError(f"offload must be none, optimizer or all, got {what!r}")
         self.owner, self.what, self.meter = owner, what, meter
-        kept = list(models)
-        self._weights = HostStore(lambda: (p for model in kept for p in (*model.parameters(), *model.buffers())), device)
+        self._models = list(models)
+        self._weights = HostStore(lambda: (p for model in self._models for p in (*model.parameters(), *model.buffers())), device)
         self._state = HostStore(lambda: _state_tensors(optimizer), device)
         self._present: set[str] = {"weights", "optimizer"}
 
     def __call__(self, before: State, after: State) -> None:
         """Hold what the state after the transition needs."""
-        needed = {State.ROLLOUT: {"weights"}, State.TRAINING: {"weights", "optimizer"}}.get(after, set())
+        needed = {State.ROLLOUT: {"weights"}, State.AHEAD: {"weights"}, State.TRAINING: {"weights", "optimizer"}}.get(after, set())
         self.hold(needed)
 
     def hold(self, needed: set[str]) -> None:
@@ -123,6 +126,9 @@ class GroupOffload:
         movable = {"none": set(), "optimizer": {"optimizer"}, "all": {"weights", "optimizer"}}[self.what]
         stores = {"weights": self._weights, "optimizer": self._state}
         for name in sorted(self._present & movable - needed):
+            if name == "weights":
+                for model in self._models:
+                    reshard(model)
             self._release(stores[name], name)
             self._present.discard(name)
         for name in sorted(needed - self._present):
@@ -150,6 +156,31 @@ class GroupOffload:
                 f"worker group {self.owner!r} released {expected / 2**20:.1f} MiB of {name}, but only {freed / 2**20:.1f} MiB became free; "
                 "something else holds on to them"
             )
+
+
+def _contents(tensor: Tensor) -> Tensor:
+    """Return what can be moved: the tensor, or the whole memory of this rank's share, as it may be padded and seen through other views."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    share = own_share(tensor.detach())
+    return torch.empty(0, dtype=share.dtype, device=share.device).set_(share.untyped_storage())
+
+
+def _let_go(tensor: Tensor) -> None:
+    """Free the contents."""
+    if isinstance(tensor, DTensor):
+        own_share(tensor.detach()).untyped_storage().resize_(0)
+    else:
+        tensor.data = tensor.data.new_empty(0)
+
+
+def _fill(tensor: Tensor, contents: Tensor, device: torch.device) -> None:
+    """Bring the contents back."""
+    if isinstance(tensor, DTensor):
+        own_share(tensor.detach()).untyped_storage().resize_(contents.nbytes)
+        _contents(tensor).copy_(contents, non_blocking=True)
+    else:
+        tensor.data = contents.to(device, non_blocking=True, copy=True)
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:

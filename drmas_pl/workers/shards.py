@@ -101,5 +101,11 @@ def from_share(share: Any, target: Tensor) -> Any:
     if not isinstance(target, DTensor) or not isinstance(share, Tensor) or share.shape != target.to_local().shape:
         return share
     return DTensor.from_local(
-        share.to(target.device), target.device_mesh, target.placements, run_check=False, shape=target.shape, stride=target.stride()
+        # memory of its own, which can be let go, unlike that of a file
+        share.to(target.device, copy=True),
+        target.device_mesh,
+        target.placements,
+        run_check=False,
+        shape=target.shape,
+        stride=target.stride(),
     )

@@ -11,14 +11,17 @@ from typing import Any
 
 from torch import Tensor
 
+from drmas_pl.adapters import LoraSettings
 from drmas_pl.batch import TokenBatch
-from drmas_pl.cluster.build import build_remote_groups
+from drmas_pl.cluster.build import build_remote_critics, build_remote_groups, crews_of
 from drmas_pl.cluster.pool import Pool
 from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.remote_critic import RemoteCritic
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.types import Completion, GenerationRequest, Task
 from drmas_pl.workers.build import plan_groups
+from drmas_pl.workers.build_critics import plan_critics
 from tests.helpers.toy import EvenEnv, Speaker, load, make_bindings, make_engine
 
 
@@ -45,11 +48,25 @@ def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
 @contextmanager
 def remote_groups(settings: ClusterSettings, *, engine: Any = make_engine, **groups: Any) -> Iterator[Mapping[str, RemoteGroup]]:
     """Build the worker groups of the toy team on two ranks each, or as the settings say; see :func:`tests.helpers.toy.make_bindings`."""
+    with remote_team(settings, engine=engine, **groups) as (made, _):
+        yield made
+
+
+@contextmanager
+def remote_team(
+    settings: ClusterSettings, *, engine: Any = make_engine, critics: Mapping[str, Any] | None = None, **groups: Any
+) -> Iterator[tuple[Mapping[str, RemoteGroup], Mapping[str, RemoteCritic]]]:
+    """Build the worker groups of the toy team, and its critics if there are settings for :func:`plan_critics`."""
     sharing, iterations = groups.pop("sharing", "per_agent"), groups.pop("iterations", 4)
-    plans = plan_groups(make_bindings(**groups), sharing=sharing, iterations=iterations)
-    pool = Pool(settings, [plan.name for plan in plans])
+    bindings = make_bindings(**groups)
+    plans = plan_groups(bindings, sharing=sharing, iterations=iterations)
+    judges = plan_critics(bindings, iterations=iterations, **critics) if critics else []
+    names = [*(plan.name for plan in plans), *(plan.label for plan in judges)]
+    pool = Pool(settings, names, together=[[plan.name for plan in members] for members in crews_of(plans, sharing)])
+    lora = LoraSettings() if sharing == "lora" else None
     try:
-        yield build_remote_groups(plans, pool, load=load, engine=engine, accelerator="cpu")
+        made = build_remote_groups(plans, pool, load=load, engine=engine, accelerator="cpu", lora=lora)
+        yield made, build_remote_critics(judges, pool, load=load, accelerator="cpu")
     finally:
         pool.close()
 
@@ -69,7 +86,10 @@ class Mortal(Speaker):
 
 
 class Silent(TransformersEngine):
-    """Never answers."""
+    """The engine of a group, which never answers."""
+
+    def __init__(self, group: str, policy: Any, tokenizer: Any) -> None:
+        super().__init__(policy, tokenizer)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         threading.Event().wait()
@@ -82,17 +102,18 @@ class Slayer(EvenEnv):
     Args:
         strike: Lets it die.
         episode: Number of the episode, over all clones, from 1.
+        *more: Further episodes.
     """
 
     shared = frozenset({"strike", "begun"})
 
-    def __init__(self, strike: Callable[[], None], episode: int) -> None:
+    def __init__(self, strike: Callable[[], None], episode: int, *more: int) -> None:
         super().__init__()
-        self.strike, self.episode = strike, episode
+        self.strike, self.episodes = strike, (episode, *more)
         self.begun: list[str] = []
 
     def begin(self, task: Task) -> str:
         self.begun.append(task.id)
-        if len(self.begun) == self.episode:
+        if len(self.begun) in self.episodes:
             self.strike()
         return super().begin(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.engines.base import Engine
+from drmas_pl.errors import ConfigError
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from tests.helpers.clusters import Slayer, quiet_ray, remote_groups
 from tests.helpers.runs import run as run_here
 from tests.helpers.runs import timeless
+from tests.helpers.stand_in import calls, stand_in_engine
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_trainer
 
 pytestmark = [
@@ -65,3 +69,24 @@ def test_a_node_that_is_lost_is_replaced_by_one_with_room(nodes: Any, tmp_path: 
         there.fit(WriterEditor(Slayer(lambda: nodes.remove_node(victim, allow_graceful=False), episode=9)), groups, make_data())
         assert victim.node_id not in [node_of(actor) for actor in groups["shared"].actors]
     assert_same_course(there, run_here(tmp_path / "here", groups={"sharing": "shared"}, **SHORT))
+
+
+def test_a_server_sees_the_gpus_on_the_first_ranks_node_alone(nodes: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        nodes.add_node(num_cpus=1, num_gpus=1)
+    settings = ClusterSettings(address=nodes.address, ranks=2, gpus_per_rank=1)
+    with remote_groups(settings, engine=functools.partial(_engine, tmp_path, 1), sharing="shared") as groups:
+        assert len({node_of(actor) for actor in groups["shared"].actors}) == 2
+        with groups["shared"].rollout():
+            ((_, ((_, start), *_)),) = calls(tmp_path).items()
+        assert start["gpus"] == "0"
+        groups["shared"].close()
+    with (
+        pytest.raises(ConfigError, match=r"needs 2 GPUs .* ranks have 1 on the first one's machine"),
+        remote_groups(settings, engine=functools.partial(_engine, tmp_path, 2), sharing="shared"),
+    ):
+        pass
+
+
+def _engine(folder: Path, wide: int, group: str, policy: Any, tokenizer: Any) -> Engine:
+    return stand_in_engine(policy, tokenizer, folder, release="nothing", server={"device": "cuda", "tensor_parallel": wide})

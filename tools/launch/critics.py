@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning.fabric import Fabric
+from torch import nn
 
-from drmas_pl.models import load_model
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools.launch.construct import settings
-from drmas_pl.tools.launch.roles import ModelSettings, named_model
+from drmas_pl.tools.launch.roles import ModelSettings, load_named, named_model
 from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import CriticSharing, build_critics
+from drmas_pl.workers.build_critics import CriticPlan, CriticSharing, build_critics, plan_critics
 from drmas_pl.workers.critic import CriticGroup, CriticSettings
 
 # a critic starts from nothing where its agents start from a trained model
@@ -50,7 +51,7 @@ def critic_settings(config: Mapping[str, Any]) -> CriticSettings:
 def configured_critics(
     config: Mapping[str, Any], bindings: Sequence[AgentBinding], models: Mapping[str, ModelSettings], *, fabric: Fabric, iterations: int
 ) -> dict[str, CriticGroup]:
-    """Build the critics of a run; none with ``critic=none``.
+    """Build the critics of a run in this process; none with ``critic=none``.
 
     Args:
         config: Resolved configuration.
@@ -64,16 +65,27 @@ def configured_critics(
     """
     if not config["critic"]:
         return {}
+    load, options = _choices(config, models)
+    return build_critics(bindings, fabric=fabric, load=load, iterations=iterations, **options)
+
+
+def planned_critics(
+    config: Mapping[str, Any], bindings: Sequence[AgentBinding], models: Mapping[str, ModelSettings], *, iterations: int
+) -> tuple[list[CriticPlan], Callable[[str], tuple[nn.Module, Any]]]:
+    """Plan the critics of a run for other processes, see :func:`configured_critics`; return the plans, and what loads their models."""
+    if not config["critic"]:
+        return [], functools.partial(load_named, models)
+    load, options = _choices(config, models)
+    return plan_critics(bindings, iterations=iterations, **options), load
+
+
+def _choices(
+    config: Mapping[str, Any], models: Mapping[str, ModelSettings]
+) -> tuple[Callable[[str], tuple[nn.Module, Any]], dict[str, Any]]:
+    """Return what loads the critics' models, and the arguments that say which critics there are and how they learn."""
     how = critic_settings(config)
     choice = settings(CriticChoice, {key: config["critic"][key] for key in ("model", "sharing")}, "critic")
     other = None if choice.model is None else named_model(choice.model, config, "critic.model")
     known = {**models, **({} if other is None else {other.path: other})}
-    return build_critics(
-        bindings,
-        sharing=choice.sharing,
-        fabric=fabric,
-        load=lambda path: load_model(path, dtype=known[path].dtype, attn_implementation=known[path].attn_implementation),
-        settings=how,
-        model=None if other is None else other.path,
-        iterations=iterations,
-    )
+    options = {"sharing": choice.sharing, "settings": how, "model": None if other is None else other.path}
+    return functools.partial(load_named, known), options

@@ -12,10 +12,11 @@ from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 
-def make_engine() -> tuple[ReplicaEngine, TransformersEngine]:
+def make_engine(*, movable: bool = False) -> tuple[ReplicaEngine, TransformersEngine]:
     policy, tokenizer = tiny_policy()
     replica = copy.deepcopy(policy)
-    engine = ReplicaEngine(TransformersEngine(replica, tokenizer, reuse_prefixes=False), policy=policy, replica=replica)
+    inner = TransformersEngine(replica, tokenizer, reuse_prefixes=False)
+    engine = ReplicaEngine(inner, policy=policy, replica=replica, movable=movable)
     return engine, TransformersEngine(policy, tokenizer, reuse_prefixes=False)
 
 
@@ -44,3 +45,31 @@ def test_it_sleeps_and_closes_with_its_engine() -> None:
     assert engine.engine._awake  # type: ignore[attr-defined]
     engine.close()
     assert not engine.engine._awake  # type: ignore[attr-defined]
+
+
+def test_the_copy_leaves_while_the_engine_sleeps() -> None:
+    engine, _ = make_engine(movable=True)
+    request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=6), seed=1)
+
+    def held() -> int:
+        return sum(parameter.numel() for parameter in engine.replica.parameters())
+
+    whole, before = held(), engine.generate([request])
+    engine.sleep()
+    assert held() == 0 < whole
+    engine.wake()
+    assert held() == whole and engine.generate([request]) == before
+    engine.sleep()
+    with torch.no_grad():
+        engine.policy.get_input_embeddings().weight.mul_(-1.0)  # type: ignore[operator]
+    # a checkpoint is loaded while everybody sleeps
+    engine.sync(1)
+    assert held() == 0
+    engine.wake()
+    assert engine.generate([request])[0].logprobs != before[0].logprobs
+
+
+def test_the_copy_stays_unless_it_may_leave() -> None:
+    engine, _ = make_engine()
+    engine.sleep()
+    assert all(parameter.numel() for parameter in engine.replica.parameters())

@@ -1,0 +1,47 @@
+"""One rank of a critic: a process that holds a real :class:`~drmas_pl.workers.critic.CriticGroup` on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from drmas_pl.batch import Row
+from drmas_pl.cluster.process import Address, ProcessParts, RankFacts, RankProcess
+from drmas_pl.critic import ValueRow
+from drmas_pl.seeding import derive_seed
+from drmas_pl.workers.build_critics import CriticPlan
+from drmas_pl.workers.critic import CriticGroup, CriticReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticParts(ProcessParts):
+    """What a rank builds its critic from; travels to another process.
+
+    Attributes:
+        plan: The critic.
+    """
+
+    plan: CriticPlan
+
+
+class CriticRank(RankProcess[CriticGroup]):
+    """Runs in its own process, as a Ray actor; see :class:`~drmas_pl.cluster.process.RankProcess`."""
+
+    def join(self, parts: CriticParts, address: Address) -> dict[str, RankFacts]:
+        """Meet the other ranks at the first one's ``address`` and build the critic."""
+        fabric, plan = self._meet(parts, address), parts.plan
+        backbone, tokenizer = parts.load(plan.model)
+        critic = plan.build(backbone, tokenizer, fabric=fabric)
+        self.members[plan.name] = critic
+        return {plan.name: self._facts(fabric, tokenizer, parameter_count=critic.parameter_count)}
+
+    def values(self, name: str, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+        """Return the value of each sampled token of ``rows``, in order."""
+        return self.members[name].values(rows)
+
+    def update(self, name: str, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
+        """Run the optimizer steps on all rows."""
+        torch.manual_seed(derive_seed(seed, "rank", self.rank))
+        return self.members[name].update(rows, seed=seed)

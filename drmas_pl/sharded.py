@@ -1,0 +1,116 @@
+"""Weights and optimizer state in files of shares: every rank writes its own, and any number of ranks reads what it needs.
+
+::
+
+    <folder>/shards/   .metadata, __0_0.distcp, __1_0.distcp, …
+
+Files are those of torch.distributed.checkpoint. Tensors are named ``weights/<parameter>`` and ``optimizer/<parameter>/<key>``; parameters
+that several modules share are written once. No process ever holds a whole tensor of a model that is sharded, unless it asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from drmas_pl.errors import CheckpointError
+
+FOLDER = "shards"
+WEIGHTS = "weights"
+OPTIMIZER = "optimizer"
+
+
+def has_shards(folder: Path) -> bool:
+    """Tell whether weights in ``folder`` are in files of shares."""
+    return (folder / FOLDER / ".metadata").is_file()
+
+
+def write_shards(folder: Path, module: nn.Module, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Write a sharded module's weights and optimizer state; every rank has to call it.
+
+    Args:
+        folder: Where ``shards/`` is written; on storage that all ranks see.
+        module: Module whose parameters are DTensors.
+        state: Optimizer state by parameter name.
+
+    Raises:
+        CheckpointError: A rank could not write.
+    """
+    tensors = {f"{WEIGHTS}/{name}": tensor for name, tensor in _weights(module).items()}
+    tensors |= {f"{OPTIMIZER}/{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+    try:
+        dcp.save(tensors, checkpoint_id=folder / FOLDER)
+    except CheckpointException as error:
+        reasons = "; ".join(f"rank {rank}: {cause}" for rank, (cause, _) in sorted(error.failures.items()))
+        raise CheckpointError(f"shards cannot be written to {folder}: {reasons}") from error
+
+
+def read_weights(folder: Path, module: nn.Module) -> None:
+    """Take over the weights in ``folder``; every process reads its share, or everything where the module is not sharded.
+
+    Raises:
+        ValueError: They are those of another module.
+    """
+    weights = {f"{WEIGHTS}/{name}": tensor for name, tensor in _weights(module).items()}
+    different = sorted(set(_saved(folder, WEIGHTS)) ^ set(weights))
+    if different:
+        raise ValueError(f"shards are of another model, for example {different[:3]}")
+    _read(folder, weights)
+
+
+def read_state(folder: Path, module: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Return the optimizer state in ``folder`` by parameter name, dealt out as the module's parameters are."""
+    parameters = dict(module.named_parameters())
+    targets = {}
+    for key, kind in _saved(folder, OPTIMIZER).items():
+        parameter = parameters.get(key.split("/")[1])
+        fits = parameter is not None and parameter.shape == kind.size
+        targets[key] = _empty(kind) if parameter is None or not fits else torch.empty_like(parameter.detach(), dtype=kind.properties.dtype)
+    _read(folder, targets)
+    state: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in targets.items():
+        _, name, entry = key.split("/")
+        state.setdefault(name, {})[entry] = tensor
+    return state
+
+
+def whole_weights_in(folder: Path) -> dict[str, Tensor]:
+    """Return the whole weights in ``folder`` by name, in host memory."""
+    targets = {key: _empty(kind) for key, kind in _saved(folder, WEIGHTS).items()}
+    _read(folder, targets)
+    return {key.partition("/")[2]: tensor for key, tensor in targets.items()}
+
+
+def _weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters, each once, and the buffers that belong to the module's state."""
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return parameters | {name: tensor for name, tensor in module.state_dict().items() if name not in every}
+
+
+def _saved(folder: Path, kind: str) -> dict[str, TensorStorageMetadata]:
+    """Return what is saved of one kind, by its key."""
+    saved = dcp.FileSystemReader(folder / FOLDER).read_metadata().state_dict_metadata
+    return {key: entry for key, entry in saved.items() if key.startswith(f"{kind}/") and isinstance(entry, TensorStorageMetadata)}
+
+
+def _empty(kind: TensorStorageMetadata) -> Tensor:
+    return torch.empty(kind.size, dtype=kind.properties.dtype)
+
+
+def _read(folder: Path, targets: dict[str, Any]) -> None:
+    """Fill tensors, without waiting for other processes."""
+    reader, planner = dcp.FileSystemReader(folder / FOLDER), dcp.DefaultLoadPlanner()
+    metadata = reader.read_metadata()
+    planner.set_up_planner(targets, metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    plan = reader.prepare_global_plan(planner.create_global_plan([plan]))[0]
+    reader.read_data(planner.finish_plan(plan), planner).wait()

@@ -1,0 +1,128 @@
+"""Processes of a crew start, end and fail together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drmas_pl.cluster.crew import Crew, Remote
+from drmas_pl.cluster.process import RankFacts, RankProcess
+from drmas_pl.errors import GroupLost
+
+
+class Actor:
+    """A process that writes down what it is asked, and returns its rank."""
+
+    def __init__(self, rank: int, diary: list[str]) -> None:
+        self.rank, self.diary = rank, diary
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*args: Any, **kwargs: Any) -> Any:
+            self.diary.append(f"{method} {args[0] if args else ''}".strip())
+            if method == "join":
+                return {name: RankFacts("cpu", "here", (), None, 3) for name in ("a", "b")}
+            return self.rank
+
+        return SimpleNamespace(remote=remote)
+
+
+class Pool:
+    """Two seats for every crew."""
+
+    def __init__(self) -> None:
+        self.diary: list[str] = []
+        self.seating = SimpleNamespace(seats={"a+b": (0, 1)})
+        self.done = True
+
+    def start(self, crew: str, kind: type[Any]) -> list[Actor]:
+        self.diary.append(f"start {crew}")
+        return [Actor(rank, self.diary) for rank in range(2)]
+
+    def end(self, actors: Sequence[Actor]) -> None:
+        self.diary.append(f"end {len(actors)}")
+
+    def all_done(self, refs: Sequence[Any]) -> bool:
+        return self.done
+
+
+class Watch:
+    """Returns what is pending, or raises what it was given."""
+
+    kind = "worker group"
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:
+        if self.error is not None:
+            raise self.error
+        return list(refs)
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+@pytest.fixture
+def pair(pool: Pool) -> tuple[Remote, Remote]:
+    """Two members of one crew."""
+    made: Any = pool
+    crew, watch = Crew(["a", "b"], SimpleNamespace(parallel="ddp"), pool=made, kind=RankProcess), Watch()  # type: ignore[arg-type]
+    first, second = (Remote(name, crew=crew, watch=watch, repeats=2) for name in "ab")  # type: ignore[arg-type]
+    return first, second
+
+
+def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[Remote, Remote]) -> None:
+    first, second = pair
+    first.wait()
+    second.wait()
+    assert pool.diary.count("start a+b") == 1 and sum(line.startswith("join") for line in pool.diary) == 2
+    assert len(second.facts) == 2 and second.describe() == "2 ranks, ddp, cpu on here, here"
+
+
+def test_every_member_asks_for_itself(pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path) -> None:
+    pool.diary.clear()
+    pair[0].save(tmp_path)
+    pair[1].keep(tmp_path)
+    assert pool.diary == ["save a", "save a", "keep b", "keep b"]
+
+
+def test_a_loss_is_that_of_all_and_so_is_the_return(pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path) -> None:
+    first, second = pair
+    watch: Any = first.watch
+    watch.error = GroupLost("a lost a process")
+    with pytest.raises(GroupLost, match="a lost a process"):
+        first.save(tmp_path)
+    assert first.lost and second.lost
+    with pytest.raises(GroupLost, match="worker group 'b' has lost its processes; restore it first"):
+        second.save(tmp_path)
+    watch.error = None
+    pool.diary.clear()
+    first.restore(None)
+    second.restore(tmp_path)
+    assert not first.lost and not second.lost
+    assert pool.diary.count("start a+b") == 1 and pool.diary[-2:] == ["restore b", "restore b"]
+
+
+@pytest.mark.parametrize(("done", "lost"), [(True, False), (False, True)])
+def test_an_error_ends_ranks_that_would_wait_for_ever(
+    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path, done: bool, lost: bool
+) -> None:
+    pool.done = done
+    watch: Any = pair[0].watch
+    watch.error = MemoryError("too little")
+    with pytest.raises(MemoryError):
+        pair[0].save(tmp_path)
+    assert pair[1].lost is lost
+
+
+def test_the_last_member_ends_the_processes(pool: Pool, pair: tuple[Remote, Remote]) -> None:
+    pair[0].crew.release("a")
+    assert not pair[1].lost
+    pair[0].crew.release("b")
+    assert pair[1].lost and pool.diary[-1] == "end 2"
