@@ -13,6 +13,10 @@ from typing import Any
 
 from drmas_pl.types import Completion, GenerationRequest
 
+# Builds the engine of a worker group from the group's name, the policy it generates with and its tokenizer. It is cheap: engines take
+# memory and start programs when they wake.
+EngineFactory = Callable[[str, Any, Any], "Engine"]
+
 
 class Engine(ABC):
     """Generates completions for one set of weights.
@@ -21,11 +25,14 @@ class Engine(ABC):
         weights_version: Version stamped on every completion.
         context_length: Largest number of prompt plus response tokens, or None when unknown.
         autocast: Opens the precision to compute in; a worker group sets its trainer's, so that both give a token the same log-prob.
+        own_weights: Whether it keeps weights of its own, awake and asleep, so that it can generate or take over new ones while others
+            train.
     """
 
     weights_version: int = 0
     context_length: int | None = None
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    own_weights: bool = False
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -56,6 +63,12 @@ class Engine(ABC):
     def sync(self, version: int) -> None:
         """Take over the trainer's weights; engines that share the training weights only note the version."""
         self.weights_version = version
+
+    def detach(self) -> None:
+        """Do now what needs the trainer's weights: until the next :meth:`sync` they change while this engine generates.
+
+        Asked only of awake engines with weights of their own.
+        """
 
     def close(self) -> None:
         """Release every resource for good."""

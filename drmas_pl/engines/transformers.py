@@ -1,6 +1,6 @@
-"""The default engine: samples in the training process from the training weights themselves.
+"""The default engine: samples in the training process, from the training weights themselves or from a copy of them.
 
-There is no copy of the weights to synchronise: what was just trained is what samples. The decode loop is in
+Without a copy there is nothing to synchronise: what was just trained is what samples. The decode loop is in
 :mod:`drmas_pl.engines.decoding`.
 """
 
@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.forward import Forward
 from drmas_pl.engines.limits import response_room
 from drmas_pl.engines.row_cache import Memory
 from drmas_pl.engines.stopping import StopTexts
+from drmas_pl.engines.weights_copy import WeightsCopy
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -29,7 +31,7 @@ class TransformersEngine(Engine):
     The policy is put into evaluation mode while it generates and left as it was found.
 
     Args:
-        policy: The model that is trained; referenced, never copied.
+        policy: The model that is trained; referenced, and copied with ``copy`` alone.
         tokenizer: Its tokenizer; decodes for stop texts and names the end token.
         max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
             samples × longest response. More requests than that are generated in several batches, with equal results. As much
@@ -38,9 +40,13 @@ class TransformersEngine(Engine):
         reuse_prefixes: Whether a prompt takes over keys and values from the previous call where it begins like one of its
             prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
             then agree with a fresh computation to float32 rounding instead of bit for bit.
+        copy: Whether to generate with a copy of the weights, renewed by :meth:`sync` alone, so that sampling and training may go on at the
+            same time.
+        device: Where the copy computes, such as ``cuda:1``; None takes the policy's device.
 
     Raises:
-        ConfigError: Neither tokenizer nor model name an end token, or ``max_batch_tokens`` is not positive.
+        ConfigError: Neither tokenizer nor model name an end token, ``max_batch_tokens`` is not positive, there is a ``device`` without a
+            copy, or the policy's weights cannot be copied.
     """
 
     def __init__(
@@ -51,20 +57,39 @@ class TransformersEngine(Engine):
         max_batch_tokens: int = 65536,
         stop_token_ids: Iterable[int] | None = None,
         reuse_prefixes: bool = True,
+        copy: bool = False,
+        device: str | None = None,
     ) -> None:
         if max_batch_tokens < 1:
             raise ConfigError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
-        self.policy, self.tokenizer, self.max_batch_tokens = policy, tokenizer, max_batch_tokens
+        if device is not None and not copy:
+            raise ConfigError(f"engine.device={device} is where a copy of the weights computes; set engine.copy=true as well")
+        if copy and isinstance(policy, AdapterPolicy):
+            raise ConfigError("engine.copy=true would copy the base once for every adapter on it; use engine=sglang, or another sharing")
+        self._trained, self.tokenizer, self.max_batch_tokens = policy, tokenizer, max_batch_tokens
         self.stop_token_ids = frozenset(end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids)
         if not self.stop_token_ids:
             raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
         self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
+        self.own_weights = copy
+        self._copy = WeightsCopy(policy, device) if copy else None
         self._stop_texts = StopTexts(tokenizer)
         self.reuse_prefixes = reuse_prefixes
         self._memory = Memory()
         self._earlier: list[DecodeBatch] = []
-        self._earlier_state: Any = None
+        self._forward: Forward | None = None
+        self._state: Any = None
         self._awake = True
+
+    @property
+    def policy(self) -> nn.Module:
+        """What generates: the model that is trained, or its copy."""
+        return self._trained if self._copy is None else self._copy.model
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it computes on another device than the trainer."""
+        return self._copy is not None and not self._copy.beside_policy
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once; see :meth:`Engine.generate`."""
@@ -73,12 +98,11 @@ class TransformersEngine(Engine):
         rooms = [response_room(request, self.context_length) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
-        forward = Forward(self.policy)
         try:
-            with evaluating(self.policy), torch.inference_mode(), self.autocast(), forward.mode:
-                earlier, self._earlier = self._still_valid(), []
+            with evaluating(self.policy), torch.inference_mode(), self.autocast(), self._current().mode:
+                earlier, self._earlier = self._earlier, []
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
+                    batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
                     self._remember(batch)
@@ -93,31 +117,44 @@ class TransformersEngine(Engine):
         self._awake = True
 
     def sleep(self) -> None:
-        """Refuse to generate and give the memory of the key-value cache back."""
+        """Refuse to generate and give the memory of the key-value cache back; a copy of the weights stays."""
         self._awake = False
         self._release()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
     def sync(self, version: int) -> None:
-        """Note the version; what was computed with the old weights is forgotten."""
+        """Note the version, and renew the copy if there is one; what was computed with the old weights is forgotten."""
         super().sync(version)
-        self._earlier = []
+        if self._copy is not None:
+            self._copy.renew()
+        self._forget()
+
+    def detach(self) -> None:
+        """Make the copy of the weights, unless there is one."""
+        _ = self.policy
 
     def close(self) -> None:
         """Refuse to generate for good."""
         self.sleep()
 
     def _release(self) -> None:
-        self._earlier = []
+        self._forget()
         self._memory.release()
 
-    def _still_valid(self) -> list[DecodeBatch]:
-        """Return the batches of the last call, unless other weights computed them."""
+    def _forget(self) -> None:
+        """Give up what was computed with the old weights, and copies of them."""
+        self._earlier, self._forward = [], None
+
+    def _current(self) -> Forward:
+        """Return the forward pass; forget what the last call computed if the weights are other ones now."""
         state = weights_state(self.policy)
-        valid = self._earlier if state == self._earlier_state else []
-        self._earlier_state = state
-        return valid
+        if state != self._state:
+            self._forget()
+            self._state = state
+        if self._forward is None or not self._forward.fuses:
+            self._forward = Forward(self.policy)
+        return self._forward
 
     def _remember(self, batch: DecodeBatch) -> None:
         """Keep a batch for later prompts to continue, and as many of its predecessors as the bound on tokens allows."""
@@ -145,11 +182,10 @@ class TransformersEngine(Engine):
         if chunk:
             yield chunk
 
-    def _batch(
-        self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]
-    ) -> DecodeBatch:
+    def _batch(self, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]) -> DecodeBatch:
+        assert self._forward is not None
         return DecodeBatch(
-            forward,
+            self._forward,
             requests,
             rooms,
             stop_token_ids=self.stop_token_ids,

@@ -1,6 +1,7 @@
 """A small server that speaks sglang's protocol, strictly: it generates with a real tiny model and refuses what comes in a wrong order.
 
-It runs in a thread of the test's process. What it cannot show is sglang itself; tests/integration/test_sglang.py does.
+It runs in a thread of the test's process, or in one of its own that ``stand_in`` starts. What it cannot show is sglang itself;
+tests/integration/test_sglang.py does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from drmas_pl.engines.sglang.probe import policy_logprobs
+from drmas_pl.adapters import merge
+from drmas_pl.engines.served import policy_logprobs
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.types import GenerationRequest, SamplingParams
 
@@ -36,17 +39,30 @@ class FakeSglang:
         tokenizer: Its tokenizer.
         version: The version that it claims to be.
         info: Further entries of its server info.
+        port: Port it listens on; a free one unless given.
+        log: File that gets a line of JSON for every POST.
 
     Attributes:
         calls: Path and body of every POST, in order.
         hooks: By path, asked first: an answer of theirs replaces the server's own; what they raise cuts the connection.
         released: Memory that is released.
         paused: Whether generation is paused.
+        adapters: Folder that an adapter was read from, by its name.
         weight_version: Name of the weights.
         session: Whether a weight update is open.
     """
 
-    def __init__(self, policy: Any, tokenizer: Any, *, version: str = "0.5.21", info: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        tokenizer: Any,
+        *,
+        version: str = "0.5.21",
+        info: Mapping[str, Any] | None = None,
+        port: int = 0,
+        log: Path | None = None,
+    ) -> None:
+        self.tokenizer, self.log = tokenizer, log
         self.policy = copy.deepcopy(policy)
         self.engine = TransformersEngine(self.policy, tokenizer, reuse_prefixes=False)
         self.info = {"version": version, "tp_size": 1, "dp_size": 1, "max_req_input_len": 122, **(info or {})}
@@ -54,6 +70,7 @@ class FakeSglang:
         self.hooks: dict[str, Hook] = {}
         self.released: set[str] = set()
         self.adapters: dict[str, str] = {}
+        self._adapted: dict[str, TransformersEngine] = {}
         self.paused = self.session = False
         self.weight_version = "default"
         self.busy = self.busiest = 0
@@ -80,12 +97,14 @@ class FakeSglang:
                 self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                # an interrupted client does not wait for its answer
+                with suppress(BrokenPipeError):
+                    self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -120,6 +139,9 @@ class FakeSglang:
         """Answer a POST."""
         with self._lock:
             self.calls.append((path, body))
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(json.dumps([path, {name: value for name, value in body.items() if name != "input_ids"}]) + "\n")
             self.busy += 1
             self.busiest = max(self.busiest, self.busy)
         try:
@@ -144,12 +166,13 @@ class FakeSglang:
         settings = {"max_new_tokens": sampling["max_new_tokens"], "temperature": sampling["temperature"]}
         more = {"top_p": sampling.get("top_p", 1.0), "top_k": sampling.get("top_k", -1), "stop": tuple(sampling.get("stop", ()))}
         request = GenerationRequest(ids, SamplingParams(**settings, **more), sampling.get("sampling_seed", 42))
-        (completion,) = self.engine.generate([request])
+        engine = self._adapted.get(body.get("lora_path"), self.engine)
+        (completion,) = engine.generate([request])
         entries = list(zip(completion.logprobs, completion.token_ids, [None] * len(completion.token_ids)))
         meta: dict[str, Any] = {"finish_reason": {"type": completion.finish_reason}, "output_token_logprobs": entries}
         meta["weight_version"] = self.weight_version
         if body.get("logprob_start_len") == 0:
-            scores = policy_logprobs(self.policy, ids, self.engine.autocast)
+            scores = policy_logprobs(engine.policy, ids, engine.autocast)
             meta["input_token_logprobs"] = [[None, ids[0], None], *([score, token, None] for score, token in zip(scores, ids[1:]))]
         return 200, {"output_ids": list(completion.token_ids), "meta_info": meta}
 
@@ -169,7 +192,7 @@ class FakeSglang:
 
     def do_release_memory_occupation(self, body: dict[str, Any]) -> Answer:
         self.released |= set(body["tags"])
-        if "weights" in body["tags"]:
+        if "weights" in body["tags"] and not self.info.get("enable_weights_cpu_backup"):
             with torch.no_grad():
                 for parameter in self.policy.parameters():
                     parameter.zero_()
@@ -214,11 +237,15 @@ class FakeSglang:
     def do_load_lora_adapter(self, body: dict[str, Any]) -> Answer:
         if body["lora_name"] in self.adapters:
             return 400, {"success": False, "error_message": "that name is taken"}
-        self.adapters[body["lora_name"]] = body["lora_path"]
+        name, folder = body["lora_name"], Path(body["lora_path"])
+        self.adapters[name] = str(folder)
+        if (folder / "adapter_model.safetensors").exists():
+            self._adapted[name] = TransformersEngine(merge(copy.deepcopy(self.policy), folder), self.tokenizer, reuse_prefixes=False)
         return 200, {"success": True}
 
     def do_unload_lora_adapter(self, body: dict[str, Any]) -> Answer:
         del self.adapters[body["lora_name"]]
+        self._adapted.pop(body["lora_name"], None)
         return 200, {"success": True}
 
     def _load(self, weights: Mapping[str, torch.Tensor], body: Mapping[str, Any]) -> Answer:

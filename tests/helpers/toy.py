@@ -107,8 +107,8 @@ def load(name: str) -> tuple[Any, Any]:
     return tiny_policy(seed=int(name.rpartition("-")[2]), context_length=128)
 
 
-def make_engine(policy: Any, tokenizer: Any) -> Engine:
-    """Build the in-process engine."""
+def make_engine(group: str, policy: Any, tokenizer: Any) -> Engine:
+    """Build the in-process engine of a group."""
     return TransformersEngine(policy, tokenizer)
 
 

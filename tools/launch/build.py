@@ -10,26 +10,25 @@ from typing import Any
 
 import gymnasium
 import torch
-from torch import nn
 
 from drmas_pl.adapters import LoraSettings
 from drmas_pl.cluster.pool import Pool
 from drmas_pl.data.module import Split, TaskDataModule
-from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
-from drmas_pl.models import load_model
+from drmas_pl.malloc import keep_freed_memory
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.tools.launch.cluster import cluster_groups, cluster_settings, driver_config
+from drmas_pl.tools.launch.cluster import cluster_critics, cluster_groups, cluster_settings, driver_config
 from drmas_pl.tools.launch.construct import build, construct, settings
-from drmas_pl.tools.launch.critics import configured_critics, critic_settings
-from drmas_pl.tools.launch.roles import SAMPLING, ModelSettings, build_binding, check_run_settings, role_model, role_order
+from drmas_pl.tools.launch.critics import configured_critics, critic_settings, planned_critics
+from drmas_pl.tools.launch.engines import build_engine, check_engine_address, engine_sections
+from drmas_pl.tools.launch.roles import SAMPLING, build_binding, check_run_settings, load_named, role_model, role_order
+from drmas_pl.trainer.critics import Critics
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
-from drmas_pl.workers.build import Sharing, build_groups, plan_groups
+from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
 from drmas_pl.workers.contract import Group
-from drmas_pl.workers.critic import CriticGroup
 from drmas_pl.workers.schedule import GroupSchedule
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Run:
     team: Team
     groups: Mapping[str, Group]
     data: TaskDataModule
-    critics: dict[str, CriticGroup]
+    critics: Critics
     pool: Pool | None = None
 
     def close(self) -> None:
@@ -87,15 +86,20 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
     team: Team = build(config["agents"], "agents", env, skip=("name", "roles"))
     data = build_data(config, env, splits)
     trainer = build_trainer(config if cluster is None else driver_config(config), callbacks)
+    if trainer.fabric.device.type == "cpu":
+        keep_freed_memory()
     names = role_order(team, config["agents"]["roles"])
     models = {model.path: model for model in (role_model(name, config) for name in names)}
     bindings = [build_binding(name, config) for name in names]
-    load, engine = functools.partial(load_named, models), functools.partial(build_engine, config["engine"])
+    engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))
+    check_engine_address(engines, run.sharing)
+    load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)
     iterations = trainer.max_iterations - warmup
     if cluster is not None:
         plans = plan_groups(bindings, sharing=run.sharing, iterations=iterations, schedule=trainer.schedule)
-        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine)
-        return Run(trainer, team, remote, data, {}, pool)
+        judges, load_judge = planned_critics(config, bindings, models, iterations=trainer.max_iterations)
+        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=judges)
+        return Run(trainer, team, remote, data, cluster_critics(config, pool, judges, bindings, load=load_judge), pool)
     groups = build_groups(
         bindings,
         sharing=run.sharing,
@@ -107,22 +111,8 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
         lora=settings(LoraSettings, config["lora"], "lora"),
         seed=run.seed,
     )
-    check_engine_address(config["engine"], list(groups), run.sharing)
     critics = configured_critics(config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations)
     return Run(trainer, team, groups, data, critics)
-
-
-def check_engine_address(node: Mapping[str, Any], groups: Sequence[str], sharing: Sharing) -> None:
-    """Raise where several groups would send their weights to one running server; adapters on one base may.
-
-    Raises:
-        ConfigError: See above.
-    """
-    if node.get("url") is not None and len(groups) > 1 and sharing != "lora":
-        raise ConfigError(
-            f"engine.url names one server, but the groups {list(groups)} have weights of their own; leave it out so that each starts a "
-            "server, or use sharing=shared or sharing=lora"
-        )
 
 
 def use_threads(count: int | None) -> None:
@@ -183,14 +173,3 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     }
     trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
     return trainer
-
-
-def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:
-    """Load a model as its settings say."""
-    return load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation)
-
-
-def build_engine(node: Mapping[str, Any], policy: nn.Module, tokenizer: Any) -> Engine:
-    """Build the engine that generates with ``policy``."""
-    engine: Engine = build(node, "engine", policy, tokenizer)
-    return engine

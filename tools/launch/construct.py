@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -99,6 +100,10 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     """Return a plain value as its annotated type; objects, and types that cannot be checked, pass through."""
     if not _plain(value):
         return value
+    kinds = [kind for kind in (get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)) if is_dataclass(kind)]
+    if len(kinds) == 1 and isinstance(value, Mapping):
+        # which names what is unknown; pydantic would pass over it
+        return settings(kinds[0], value, where)  # type: ignore[arg-type]
     try:
         adapter = TypeAdapter(hint, config=None if inspect.isclass(hint) else _ANY_CLASS)
         return adapter.validate_python(value)

@@ -24,12 +24,13 @@ from drmas_pl.tools.launch.construct import settings
 from drmas_pl.tools.launch.keys import check_keys
 from drmas_pl.tools.launch.roles import role_model
 from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.workers.build_critics import CRITIC
 
 CONFIG = "config.yaml"
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
     r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?"
-    r"|data\.train|rollout\.(samples|max_draws|align_turns)"
+    r"|data\.train|rollout\.(samples|max_draws|align_turns|staleness)"
     r"|trainer\.(?!(accelerator|devices|strategy|precision)$).*"
 )
 _FIXED = re.compile(
@@ -147,6 +148,7 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
     others = {split: None for split in ("train", "validation", "test") if split != config["split"]}
     return {
         **config,
+        **{name: _by_frozen_group(config[name], config["sharing"], folders) for name in ("engine", "cluster") if config.get(name)},
         "agents": {**config["agents"], "roles": roles},
         "data": {**config["data"], **others},
         "trainer": {**device, **quiet},
@@ -155,6 +157,17 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
         "logger": {},
         "resume": None,
     }
+
+
+def _by_frozen_group(section: Mapping[str, Any], sharing: str, folders: Mapping[str, str]) -> dict[str, Any]:
+    """Give what groups of the run ask for to the groups that have their weights now, which are called otherwise where weights are shared.
+
+    Critics are left out, since there are none.
+    """
+    groups = {Path(folder).name for folder in folders.values()} if sharing == "shared" else set()
+    names = {group: "frozen" if len(groups) == 1 else f"frozen-{group}" for group in groups}
+    asked = {name: value for name, value in (section.get("groups") or {}).items() if not name.startswith(CRITIC)}
+    return {**section, "groups": {names.get(name, name): value for name, value in asked.items()}}
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, str]:

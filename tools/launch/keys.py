@@ -7,7 +7,7 @@ Known are the keys of the shipped files, the fields of the settings classes, and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,21 +33,22 @@ ROLE_SETTINGS = {
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
 # mappings whose keys are names of agents or worker groups
-BY_NAME = ("rollout.align_turns", "cluster.groups")
+BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups")
 
 
-def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
+def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any], *, by_name: Sequence[str] = BY_NAME) -> None:
     """Reject unknown keys.
 
     Args:
         config: The composed configuration as plain data.
         reference: The same composed from group choices alone; its keys are known.
+        by_name: Mappings whose keys are names, with values that are checked elsewhere.
 
     Raises:
         ConfigError: A key is unknown; the message names it and the nearest known one.
     """
     known = set(_paths(reference)) | set(_known(config))
-    open_nodes = (*(f"{name}." for name in BY_NAME if name in known), *_open(config))
+    open_nodes = (*(f"{name}." for name in by_name if name in known), *_open(config))
     for path in _paths(config):
         if path not in known and not path.startswith(open_nodes):
             raise ConfigError(f"unknown setting {path!r}{_suggestion(path, known)}")
@@ -85,6 +86,8 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(target, str) and target != "???":
             parameters = _parameters(import_target(target, prefix.rstrip(".") or "config"))
             yield from (f"{prefix}{name}" for name in (*TARGET_KEYS, *parameters))
+    if "engine" in config:
+        yield "engine.groups"
     for role in (config.get("agents") or {}).get("roles") or {}:
         prefix = f"agents.roles.{role}"
         yield prefix

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.remote_critic import RemoteCritic
 from drmas_pl.data.module import Split
 from drmas_pl.tools.launch.build import Run
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -30,9 +31,10 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
         if isinstance(group, RemoteGroup):
             lines.append(f"    {group.describe()}")
     for name, critic in run.critics.items():
-        size = sum(parameter.numel() for parameter in critic.model.parameters())
         rate = f"lr {critic.settings.optimizer.lr:g}"
-        lines.append(f"  critic {name!r} ({_count(size)} parameters, {rate}): {', '.join(sorted(critic.agents))}")
+        lines.append(f"  critic {name!r} ({_count(critic.parameter_count)} parameters, {rate}): {', '.join(sorted(critic.agents))}")
+        if isinstance(critic, RemoteCritic):
+            lines.append(f"    {critic.describe()}")
     per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
     lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
     device = trainer.fabric.device
@@ -42,14 +44,14 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
 def memory_line(run: Run, available: int) -> str:
     """Return what the run will need of ``available`` bytes, and what to change if that is too much."""
     own = [group for group in run.groups.values() if isinstance(group, WorkerGroup)]
-    plan = plan_memory([group_memory(group) for group in own], run.trainer.rollout.residency)
+    rollout = run.trainer.rollout
+    plan = plan_memory([group_memory(group) for group in own], rollout.residency, staleness=rollout.staleness)
     needs = f"{plan.rollout / GIB:.1f} GiB in rollouts and {plan.training / GIB:.1f} GiB in training"
     line = f"  needs about {needs}; the device has {available / GIB:.1f} GiB"
     if plan.peak <= available:
         return line
-    return (
-        f"{line}: too little, try rollout.residency=one update.offload=all, or lower engine.max_batch_tokens or update.micro_batch_tokens"
-    )
+    turns = "rollout.staleness=0" if rollout.staleness else "rollout.residency=one update.offload=all"
+    return f"{line}: too little, try {turns}, or lower engine.max_batch_tokens or update.micro_batch_tokens"
 
 
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:

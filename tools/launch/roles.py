@@ -8,9 +8,11 @@ from importlib import resources
 from typing import Any, Literal
 
 import yaml
+from torch import nn
 
 from drmas_pl.agent import Agent
 from drmas_pl.errors import ConfigError
+from drmas_pl.models import load_model
 from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.team import Team
@@ -47,6 +49,11 @@ class ModelSettings:
     dtype: Literal["float32", "bfloat16", "float16"]
     attn_implementation: str | None
     threads: int | None = None
+
+
+def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:
+    """Load a model as its settings say."""
+    return load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation)
 
 
 def check_run_settings(config: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ def ask(
     stop_token_ids: Collection[int],
     adapter: str | None,
     version: int,
+    named: bool = True,
 ) -> list[Completion | ServerLost]:
     """Generate one completion per request.
 
@@ -34,6 +35,7 @@ def ask(
         stop_token_ids: Ids that end a response.
         adapter: LoRA adapter to generate with.
         version: Version stamped on the completions.
+        named: Whether the server knows its weights by this version.
 
     Returns:
         For each request its completion, with finish reason ``abort`` where the server refused it or did not answer in time; or the
@@ -62,7 +64,7 @@ def ask(
             _give_up(server, body["rid"], answer)
             found.append(Completion((), (), "abort", version))
         else:
-            found.append(read_completion(answer, version=version, named=adapter is None))
+            found.append(read_completion(answer, version=version, named=named))
     return found
 
 

@@ -1,23 +1,30 @@
-"""Check the engine's settings and choose its transport."""
+"""Check the engine's settings, find its server's keeper and choose its transport."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
+from weakref import WeakSet
 
 import torch
 from torch import nn
 
+from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.engines.sglang.folders import AdapterTransport, DiskTransport
 from drmas_pl.engines.sglang.keeper import Keeper
+from drmas_pl.engines.sglang.residency import TAGS, WEIGHTS, Release
+from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.sglang.streams import GroupTransport, TensorTransport
 from drmas_pl.engines.sglang.transport import Sync, Transport
 from drmas_pl.engines.sglang.weights import has_adapters
-from drmas_pl.errors import ConfigError
+from drmas_pl.errors import ConfigError, EngineError
 
 PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
+# keepers of bases with adapters, where the engines of these find each other
+_KEEPERS: WeakSet[Keeper] = WeakSet()
 
 
 def check_address(python: str | None, url: str | None, *, max_concurrent: int, max_restarts: int) -> None:
@@ -42,11 +49,69 @@ def check_address(python: str | None, url: str | None, *, max_concurrent: int, m
         )
 
 
+def find_keeper(policy: nn.Module, tokenizer: Any, **terms: Any) -> Keeper:
+    """Return a keeper for the policy's server: that of its base, if another adapter's engine has one on the same terms, or a new one.
+
+    Args:
+        policy: Model whose weights a new server starts from.
+        tokenizer: Its tokenizer.
+        **terms: Further arguments of :class:`Keeper`.
+    """
+    base = policy.shared if isinstance(policy, AdapterPolicy) else None
+    if base is None:
+        return Keeper(policy, tokenizer, **terms)
+    for keeper in _KEEPERS:
+        if getattr(keeper.policy, "shared", None) is base and keeper.terms == terms:
+            return keeper
+    keeper = Keeper(policy, tokenizer, **terms)
+    _KEEPERS.add(keeper)
+    return keeper
+
+
+def check_devices(settings: ServerSettings, devices: Sequence[str]) -> None:
+    """Raise unless the server finds all the GPUs that it is set to use.
+
+    Args:
+        settings: How it is started.
+        devices: Those of the group's ranks on its machine.
+
+    Raises:
+        ConfigError: There are too few.
+
+    >>> check_devices(ServerSettings(tensor_parallel=2), ["0", "1"])
+    """
+    spread = any(settings.arguments.get(name) for name in ("enable_dp_attention", "enable-dp-attention"))
+    wanted = settings.base_gpu_id + settings.tensor_parallel * (1 if spread else settings.data_parallel)
+    if wanted > len(devices):
+        raise ConfigError(
+            f"the server needs {wanted} GPUs (engine.server.tensor_parallel={settings.tensor_parallel}, "
+            f"data_parallel={settings.data_parallel}, base_gpu_id={settings.base_gpu_id}), but the worker group's ranks have "
+            f"{len(devices)} on the first one's machine, on which the server runs; lower them, or raise the group's number of ranks there"
+        )
+
+
+def check_release(release: Release, server: Server) -> None:
+    """Raise if a running server would lose the base of adapters, which nobody sends.
+
+    Raises:
+        EngineError: See above.
+    """
+    if WEIGHTS in TAGS[release] and not server.info.get("enable_weights_cpu_backup"):
+        raise EngineError(
+            f"engine.release={release} would have the server at {server.client.url} lose the weights that the adapters are for; set "
+            "engine.release=cache, or start it with --enable-weights-cpu-backup"
+        )
+
+
 def lora_settings(policy: nn.Module, settings: ServerSettings) -> ServerSettings:
-    """Let the server serve the policy's adapters, if it has any and nothing else was asked for."""
-    if not has_adapters(policy) or settings.lora_rank is not None:
+    """Let the server serve the adapters on the policy's base, if there are any, and keep the base, which is sent only once."""
+    on_base = policy.shared.model if isinstance(policy, AdapterPolicy) else policy
+    if not has_adapters(on_base):
         return settings
-    configs = list(policy.peft_config.values())  # type: ignore[operator]
+    settings = replace(settings, weights_backup=True)
+    if settings.lora_rank is not None:
+        return settings
+    configs: list[Any] = list(on_base.peft_config.values())  # type: ignore[operator]
     named = [["all"] if isinstance(config.target_modules, str) else config.target_modules for config in configs]
     # servers know modules by the last part of their names
     targets = sorted({name.rpartition(".")[2] for names in named for name in names})
@@ -62,7 +127,7 @@ def make_transport(sync: Sync, keeper: Keeper) -> Transport:
     if sync not in get_args(Sync):
         raise ConfigError(f"engine.sync must be one of {list(get_args(Sync))}, got {sync!r}")
     settings = keeper.settings
-    if has_adapters(keeper.policy):
+    if has_adapters(keeper.policy) or isinstance(keeper.policy, AdapterPolicy):
         return AdapterTransport(folder=lambda: keeper.root)
     if sync == "disk":
         return DiskTransport(keeper.tokenizer, folder=lambda: keeper.root, dtype=keeper.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -73,7 +73,7 @@ class Client:
 
     def start(self, path: str, body: Mapping[str, Any]) -> Future[Any]:
         """Send ``body`` and return at once; the future's ``result`` is that of :meth:`post`."""
-        return asyncio.run_coroutine_threadsafe(self._call("POST", path, body, None), self._loop)
+        return self._submit(self._call("POST", path, body, None))
 
     def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]], *, alive: Callable[[], bool]) -> list[Any]:
         """Send many bodies, at most ``max_concurrent`` at a time, in order.
@@ -89,17 +89,25 @@ class Client:
         return self._wait(self._call_all(path, bodies, alive))
 
     def close(self) -> None:
-        """Close all connections and end the thread."""
+        """Close all connections and end the thread; what other threads wait for counts as lost."""
         if not self._loop.is_closed():
-            self._wait(self._session.close())
+            self._wait(self._end())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop.is_closed():
+            work.close()
+            raise ServerLost(f"the connection to {self.url} is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._submit(work)
         try:
             return future.result()
+        except CancelledError as error:
+            raise ServerLost(f"the connection to {self.url} was closed") from error
         except BaseException:
             # Ctrl-C in the caller's thread must also end what runs in this one
             future.cancel()
@@ -108,6 +116,15 @@ class Client:
     async def _open(self) -> aiohttp.ClientSession:
         # concurrency is bounded by the semaphore below; control requests must pass beside a full house
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
+
+    async def _end(self) -> None:
+        """Close the session and end whatever still runs."""
+        await self._session.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
 
     async def _call(self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None) -> Any:
         seconds = self.timeout if timeout is None else timeout

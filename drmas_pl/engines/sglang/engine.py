@@ -2,7 +2,7 @@
 
 Its states, entered in this order only::
 
-    ASLEEP ──wake()──▶ AWAKE (the server runs) ──first use──▶ READY (weights current and probed) ──sleep()──▶ ASLEEP
+    ASLEEP ──wake()──▶ AWAKE (the server runs; with the first use its weights are current and probed) ──sleep()──▶ ASLEEP
 
 A server that is gone is started again from the policy's weights, which do not change while an engine is awake, and what it had not
 answered is asked again: with a seed per request the answers are those it would have given.
@@ -12,27 +12,25 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from drmas_pl.engines.base import Engine
 from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.asking import abort_all, ask
-from drmas_pl.engines.sglang.assembly import check_address, lora_settings, make_transport
+from drmas_pl.engines.sglang.assembly import check_address, check_devices, find_keeper, lora_settings, make_transport
 from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
-from drmas_pl.engines.sglang.folders import AdapterTransport
-from drmas_pl.engines.sglang.keeper import Keeper
-from drmas_pl.engines.sglang.probe import TOLERANCES, check_probe, policy_logprobs, probe_ids
-from drmas_pl.engines.sglang.protocol import probe_body, read_probe
-from drmas_pl.engines.sglang.residency import WEIGHTS, Release, Residency
+from drmas_pl.engines.sglang.probe import TOLERANCES
+from drmas_pl.engines.sglang.residency import Release
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerSettings
+from drmas_pl.engines.sglang.tenant import Tenant
 from drmas_pl.engines.sglang.transport import Sync
 from drmas_pl.engines.sglang.versions import RESERVED_TOKENS
 from drmas_pl.engines.transformers import end_token_ids
@@ -48,14 +46,14 @@ class Stage(Enum):
 
     ASLEEP = "asleep"
     AWAKE = "awake"
-    READY = "ready"
     CLOSED = "closed"
 
 
-class SglangEngine(Engine):
+class SglangEngine(ServedEngine):
     """Generates with a server of its own, or with one that already runs.
 
-    The server starts with the first rollout and ends with :meth:`close`, or at the latest with this process.
+    The server starts with the first rollout and ends with :meth:`close`, or at the latest with this process. Engines whose policies are
+    adapters on one base have one server together, as far as their settings agree.
 
     Args:
         policy: The model that is trained.
@@ -98,43 +96,44 @@ class SglangEngine(Engine):
     ) -> None:
         check_address(python, url, max_concurrent=max_concurrent, max_restarts=max_restarts)
         settings = lora_settings(policy, server or ServerSettings())
-        self.policy, self.tokenizer, self.max_restarts = policy, tokenizer, max_restarts
+        self.max_restarts = max_restarts
         self.stop_token_ids = frozenset(end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids)
         if not self.stop_token_ids:
             raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
-        self._keeper = Keeper(
+        self._keeper = find_keeper(
             policy,
             tokenizer,
             python=python,
             url=url,
             settings=settings,
             folder=None if folder is None else Path(folder),
-            memory_saver=False,
+            release=release,
             client={"max_concurrent": max_concurrent, "timeout": request_timeout},
         )
-        on_gpu = url is None and self._keeper.device == "cuda"
-        release = release or ("all" if on_gpu else "nothing")
-        self._keeper.memory_saver = on_gpu and release != "nothing"
-        self._residency = Residency(release, measured=on_gpu)
-        self._keeps_weights = settings.weights_backup and self._keeper.memory_saver
+        self.own_weights = self._keeper.release == "nothing"
         self._transport = make_transport(sync, self._keeper)
-        self._tolerance = TOLERANCES.get(self._keeper.dtype, 1e-3) if probe_tolerance is None else probe_tolerance
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         limits = (settings.context_length, getattr(policy.config.get_text_config(), "max_position_embeddings", None))  # type: ignore[union-attr, operator]
-        self.context_length = min((limit - RESERVED_TOKENS for limit in limits if limit is not None), default=None)
+        self._tenant = Tenant(
+            self._keeper,
+            self._transport,
+            policy=policy,
+            tokenizer=tokenizer,
+            tolerance=TOLERANCES.get(self._keeper.dtype, 1e-3) if probe_tolerance is None else probe_tolerance,
+            context_length=min((limit - RESERVED_TOKENS for limit in limits if limit is not None), default=None),
+        )
+        self.context_length = self._tenant.context_length
         self._stage = Stage.ASLEEP
-        # version of the weights that the server is known to hold; None while it is unknown
-        self._held: int | None = None
-        self._untouched = self._probed = False
         self._thread: ThreadPoolExecutor | None = None
-        self._finalizer = weakref.finalize(self, self._keeper.close)
+        self._begun: Future[list[Completion]] | None = None
+        self._finalizer = weakref.finalize(self, self._keeper.leave, self._tenant)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once; see :meth:`Engine.generate`.
 
         A request that the server refuses, or does not answer in time, comes back with finish reason ``abort``.
         """
-        if self._stage not in (Stage.AWAKE, Stage.READY):
+        if self._stage is not Stage.AWAKE:
             raise EngineError(f"the engine is {self._stage.value}; call wake() before generate()")
         rooms = [response_room(request, self.context_length) for request in requests]
         self._check_ids(requests)
@@ -148,15 +147,14 @@ class SglangEngine(Engine):
         """Begin to generate in a thread, so that servers of several groups work at a time; see :meth:`Engine.begin`."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
-        future = self._thread.submit(self.generate, requests)
+        self._begun = future = self._thread.submit(self.generate, requests)
 
         def finish() -> list[Completion]:
             try:
                 return future.result()
             except BaseException:
                 # Ctrl-C reaches this thread alone, and the other one must not go on waiting
-                if not future.done() and self._keeper.server is not None:
-                    abort_all(self._keeper.server)
+                self._give_up(future)
                 raise
 
         return finish
@@ -168,7 +166,7 @@ class SglangEngine(Engine):
         if self._stage is Stage.ASLEEP:
             self._stage = Stage.AWAKE
             try:
-                self._persist(lambda: self._residency.resume_weights(self._server().client))
+                self._persist(lambda: self._tenant.resume(self.weights_version))
             except BaseException:
                 self._stage = Stage.ASLEEP
                 raise
@@ -176,84 +174,61 @@ class SglangEngine(Engine):
     def sync(self, version: int) -> None:
         """Bring the policy's weights to the server and compare log-probs; a sleeping engine does so when it is next used."""
         self.weights_version = version
-        if self._stage not in (Stage.AWAKE, Stage.READY):
-            self._held = None
-            return
-        if not self._untouched:
-            self._held = None
+        self._tenant.outdate(asleep=self._stage is not Stage.AWAKE)
+        if self._stage is Stage.AWAKE:
+            self._persist(self._prepare)
+
+    def detach(self) -> None:
+        """Have the server hold the newest weights, probed; one that is lost after this cannot be started again until it is synchronised."""
         self._persist(self._prepare)
+        self._tenant.detach()
 
     def sleep(self) -> None:
         """Have the server release what is configured."""
-        if self._stage not in (Stage.AWAKE, Stage.READY):
+        if self._stage is not Stage.AWAKE:
             return
-        self._stage, self._untouched = Stage.ASLEEP, False
+        self._stage = Stage.ASLEEP
         server = self._keeper.server
-        if server is None:
-            return
         try:
-            self._residency.sleep(server.client, next(self.policy.parameters()).device)
+            self._tenant.rest()
         except (ServerLost, RequestTimeout) as error:
             log.warning("the server is gone and will be started again when it is needed: %s", error)
-            self._drop()
-        if WEIGHTS in self._residency.released and not self._keeps_weights:
-            self._held = None
+            self._tenant.drop(server)
 
     def close(self) -> None:
         """Stop the server, if it is ours, and refuse to generate for good."""
         self._stage = Stage.CLOSED
         if self._thread is not None:
+            if self._begun is not None:
+                self._give_up(self._begun)
             self._thread.shutdown()
         if self._keeper.server is not None:
             with suppress(EngineError):
                 self._transport.close()
         self._finalizer()
 
-    def _server(self) -> Server:
-        """Return the running server, started if need be."""
-        server = self._keeper.server
-        if server is not None and not server.alive:
-            log.warning("the server has ended while nobody used it; %s", server.state())
-            self._drop()
-            server = None
-        if server is None:
-            server = self._keeper.start(self.weights_version)
-            own = self._keeper.url is None and not isinstance(self._transport, AdapterTransport)
-            self._held, self._untouched, self._probed = (self.weights_version, True, False) if own else (None, False, False)
-            if server.data_parallel > 1 and not self._transport.reaches_all:
-                raise EngineError(
-                    f"the server at {server.client.url} has {server.data_parallel} copies of the weights; use engine.sync=disk"
-                )
-            limits = [limit for limit in (self.context_length, server.context_length) if limit is not None]
-            self.context_length = min(limits, default=None)
-        return server
+    def use_devices(self, devices: Sequence[str]) -> None:
+        """Have the server see these GPUs alone; see :meth:`ServedEngine.use_devices`."""
+        if self._keeper.url is None and self._keeper.device == "cuda" and devices:
+            check_devices(self._keeper.settings, devices)
+            self._keeper.devices = tuple(devices)
 
-    def _prepare(self) -> None:
-        """Make sure that the server holds the current weights, all its memory, and gives the policy's log-probs."""
-        server = self._server()
-        if self._stage is Stage.READY and self._held == self.weights_version:
-            return
-        self._residency.resume_weights(server.client)
-        if self._untouched:
-            # it was just started from these very weights, which have a new name at most
-            server.client.post("/update_weight_version", {"new_version": str(self.weights_version), "abort_all_requests": False})
-        elif self._held != self.weights_version:
-            self._residency.pause(server.client)
-            self._transport.push(server, self.policy, self.weights_version)
-            self._probed = False
-        self._held, self._untouched = self.weights_version, False
-        self._residency.resume_cache(server.client)
-        if not self._probed:
-            self._probe(server)
-        self._stage = Stage.READY
+    def probe_ids(self) -> tuple[int, ...]:
+        """Return the token ids that trainer and server both score; see :meth:`ServedEngine.probe_ids`."""
+        return self._tenant.probe_ids()
 
-    def _probe(self, server: Server) -> None:
-        """Compare the server's log-probs with the policy's on a short text."""
-        ids = probe_ids(self.tokenizer, limit=min(64, (self.context_length or 64) - 1))
-        found = read_probe(server.client.post("/generate", probe_body(ids, adapter=self._transport.adapter)))
-        gap = check_probe(found, policy_logprobs(self.policy, ids, self.autocast), self._tolerance)
-        self._probed = True
-        log.debug("weights %d: the server's log-probs are within %.2g of the trainer's", self.weights_version, gap)
+    def take(self, weights: Mapping[str, Tensor], probe: tuple[int, ...], logprobs: Sequence[float]) -> None:
+        """Start and update servers from these weights; see :meth:`ServedEngine.take`."""
+        self._tenant.take(weights, probe, logprobs)
+
+    def _give_up(self, future: Future[list[Completion]]) -> None:
+        """Have the server end what it is still at work on."""
+        if not future.done() and self._keeper.server is not None:
+            abort_all(self._keeper.server)
+
+    def _prepare(self) -> Server:
+        """Return the server, with the current weights."""
+        return self._tenant.prepare(self.weights_version, self.autocast)
 
     def _ask(self, requests: Sequence[GenerationRequest], rooms: Sequence[int], chosen: list[int], done: dict[int, Completion]) -> None:
         """Send the chosen requests and note every answer in ``done``.
@@ -261,14 +236,14 @@ class SglangEngine(Engine):
         Raises:
             ServerLost: The server went away; what it had answered until then is noted.
         """
-        self._prepare()
         answers = ask(
-            self._server(),
+            self._prepare(),
             [requests[i] for i in chosen],
             [rooms[i] for i in chosen],
             stop_token_ids=self.stop_token_ids,
             adapter=self._transport.adapter,
             version=self.weights_version,
+            named=self._transport.replaces,
         )
         done.update({i: answer for i, answer in zip(chosen, answers) if isinstance(answer, Completion)})
         for answer in answers:
@@ -279,25 +254,17 @@ class SglangEngine(Engine):
         """Run an action, again with a new server whenever the old one was lost."""
         for left in reversed(range(self.max_restarts + 1)):
             try:
-                return action()
+                found = action()
+                self.context_length = self._tenant.context_length
+                return found
             except ServerLost as error:
-                server = self._keeper.server
-                words = "" if server is None else server.last_words()
-                self._drop()
+                lost = self._tenant.met
+                words = "" if lost is None else lost.last_words()
+                self._tenant.drop(lost)
                 if not left:
                     raise EngineError(f"the server was lost {self.max_restarts + 1} times in a row: {error}; {words}") from error
                 log.warning("the server was lost and is started again: %s", error)
         raise AssertionError("the last attempt returns or raises")
-
-    def _drop(self) -> None:
-        """Forget the server and everything that is known of it."""
-        with suppress(EngineError):
-            self._transport.forget()
-        self._keeper.drop()
-        self._residency.forget()
-        self._held, self._untouched, self._probed = None, False, False
-        if self._stage is Stage.READY:
-            self._stage = Stage.AWAKE
 
     def _check_ids(self, requests: Sequence[GenerationRequest]) -> None:
         """Refuse ids outside the vocabulary, with which a server would crash."""

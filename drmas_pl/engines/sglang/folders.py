@@ -13,7 +13,7 @@ from torch import nn
 
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.transport import Transport, expect_success
-from drmas_pl.engines.sglang.weights import write_folder
+from drmas_pl.engines.sglang.weights import has_adapters, write_folder
 
 
 class DiskTransport(Transport):
@@ -42,21 +42,25 @@ class DiskTransport(Transport):
 
 
 class AdapterTransport(Transport):
-    """Loads each version of a LoRA adapter under a name of its own and unloads the one before.
+    """Loads each version of a LoRA adapter under a name of its own and unloads the one before; the base stays as it is.
 
-    A name is never used twice, since servers answer from what they loaded under it first.
+    A name is never used twice, since servers answer from what they loaded under it first. Others may generate meanwhile. A policy that is
+    the base alone has nothing to load.
 
     Args:
         folder: Says where to write adapters; the server must see the same path.
     """
 
     reaches_all = True
+    replaces = False
 
     def __init__(self, *, folder: Callable[[], Path]) -> None:
         self.folder = folder
         self.adapter = None
 
     def push(self, server: Server, policy: nn.Module, version: int) -> None:
+        if not has_adapters(policy):
+            return
         name = f"v{version}-{uuid.uuid4().hex[:8]}"
         target = self.folder() / name
         try:

@@ -1,28 +1,38 @@
-"""Owns one engine's server: starts it from the policy's weights, replaces it when it is gone, and ends it at last."""
+"""Owns a server: starts it from the policy's weights, replaces it when it is gone, and ends it when its last engine is closed.
+
+Engines of policies that are adapters on one base share a keeper, and with it the server. Every one of them works in a thread of its
+own; whoever starts, ends, prepares or puts the server to sleep holds the keeper's lock meanwhile.
+"""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from drmas_pl.engines.sglang.residency import Release, Residency
 from drmas_pl.engines.sglang.server import Server, attach, launch
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.sglang.versions import Device
 from drmas_pl.engines.sglang.weights import base_model, write_folder
 
-log = logging.getLogger(__name__)
-
 
 class Keeper:
     """Keeps one server.
+
+    Attributes:
+        server: The server, or None while none runs.
+        residency: What it has released.
+        terms: What this keeper was built with, beside policy and tokenizer.
+        lock: Held by whoever changes anything about the server.
+        devices: GPUs that it may use; none given leaves that to the environment.
 
     Args:
         policy: Model whose weights a new server starts from.
@@ -31,7 +41,7 @@ class Keeper:
         url: Address of a running server, instead of ``python``.
         settings: How servers are started.
         folder: Where weights and the server's output are written; None takes a temporary one.
-        memory_saver: Whether the server must be able to release memory.
+        release: What the server gives back while others train; None releases all on a GPU of ours and nothing elsewhere.
         client: Arguments of the HTTP client beside the address.
     """
 
@@ -44,14 +54,23 @@ class Keeper:
         url: str | None,
         settings: ServerSettings,
         folder: Path | None,
-        memory_saver: bool,
+        release: Release | None,
         client: Mapping[str, Any],
     ) -> None:
         self.policy, self.tokenizer = policy, tokenizer
         self.python, self.url, self.settings = python, url, settings
-        self.memory_saver, self.client = memory_saver, client
+        self.client = client
+        self.terms = {"python": python, "url": url, "settings": settings, "folder": folder, "release": release, "client": client}
+        on_gpu = url is None and self.device == "cuda"
+        self.release: Release = release or ("all" if on_gpu else "nothing")
+        self.memory_saver = on_gpu and self.release != "nothing"
+        self.residency = Residency(self.release, measured=on_gpu)
         self.server: Server | None = None
+        self.lock = threading.RLock()
+        self.devices: Sequence[str] = ()
         self.starts = 0
+        self._users: set[object] = set()
+        self._awake: set[object] = set()
         self._given = folder
         self._root: Path | None = None
 
@@ -68,8 +87,13 @@ class Keeper:
         return self.settings.device
 
     @property
+    def keeps_weights(self) -> bool:
+        """Whether the server has the weights that it released when it takes their memory back."""
+        return self.settings.weights_backup and self.memory_saver
+
+    @property
     def root(self) -> Path:
-        """Folder of this engine alone; made when it is first asked for."""
+        """Folder of this server alone; made when it is first asked for."""
         if self._root is None:
             if self._given is None:
                 self._root = Path(tempfile.mkdtemp(prefix="drmas-sglang-"))
@@ -101,6 +125,7 @@ class Keeper:
                 device=self.device,
                 dtype=str(self.dtype).removeprefix("torch."),
                 memory_saver=self.memory_saver,
+                devices=self.devices,
                 version=version,
                 log_file=self.root / f"server-{self.starts}.log",
                 client=self.client,
@@ -109,15 +134,47 @@ class Keeper:
             shutil.rmtree(model, ignore_errors=True)
         return self.server
 
-    def drop(self) -> None:
-        """End the server, if there is one, as far as it is ours."""
-        server, self.server = self.server, None
-        if server is not None:
+    def drop(self, lost: Server | None = None) -> None:
+        """End the server, as far as it is ours; where ``lost`` is given, only if it has not been replaced since."""
+        with self.lock:
+            if self.server is None or lost not in (None, self.server):
+                return
+            server, self.server = self.server, None
+            self.residency.forget()
             server.stop(self.settings.stop_timeout)
 
-    def close(self) -> None:
-        """End the server and remove what was written; logs stay in a folder that was given."""
-        self.drop()
-        if self._root is not None and self._given is None:
-            shutil.rmtree(self._root, ignore_errors=True)
-            self._root = None
+    def join(self, user: object) -> None:
+        """Count an engine among those that the server is there for."""
+        self._users.add(user)
+
+    def rouse(self, user: object) -> None:
+        """Note that an engine is awake."""
+        with self.lock:
+            self._awake.add(user)
+
+    def rest(self, user: object, device: torch.device) -> None:
+        """Note that an engine sleeps; with the last one the server releases what is configured.
+
+        Args:
+            user: The engine.
+            device: The trainer's device.
+
+        Raises:
+            EngineError: Memory was not released, or the server is gone.
+        """
+        with self.lock:
+            self._awake.discard(user)
+            if self.server is not None and not self._awake:
+                self.residency.sleep(self.server.client, device)
+
+    def leave(self, user: object) -> None:
+        """Count an engine no longer; with the last one the server ends and what was written is removed, except logs in a given folder."""
+        with self.lock:
+            self._awake.discard(user)
+            self._users.discard(user)
+            if self._users:
+                return
+            self.drop()
+            if self._root is not None and self._given is None:
+                shutil.rmtree(self._root, ignore_errors=True)
+                self._root = None

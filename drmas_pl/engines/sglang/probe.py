@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from drmas_pl.errors import EngineError
-from drmas_pl.functional.logprobs import token_logprobs
 
 TEXT = "Question: which of the two rivers is longer? The first flows for 2,850 km through ten countries, the second for 1,233 km."
 # Largest difference of a token's log-prob that rounding explains, by type of the server's weights.
@@ -26,25 +23,6 @@ def probe_ids(tokenizer: Any, limit: int = 64) -> tuple[int, ...]:
     """
     ids = tuple(tokenizer.encode(TEXT, add_special_tokens=False))[: max(limit, 2)]
     return ids if len(ids) > 1 else (0, 1)
-
-
-def policy_logprobs(policy: nn.Module, ids: Sequence[int], autocast: Callable[[], AbstractContextManager[Any]]) -> tuple[float, ...]:
-    """Return the policy's log-prob of every id after the first.
-
-    Args:
-        policy: Causal language model; left in the mode it was in.
-        ids: Token ids.
-        autocast: Opens the precision to compute in.
-    """
-    was_training = policy.training
-    policy.eval()
-    try:
-        with torch.inference_mode(), autocast():
-            input_ids = torch.tensor([list(ids)], device=next(policy.parameters()).device)
-            logits = policy(input_ids=input_ids, use_cache=False).logits[:, :-1]
-            return tuple(token_logprobs(logits, input_ids[:, 1:])[0].tolist())
-    finally:
-        policy.train(was_training)
 
 
 def check_probe(server: Sequence[float], trainer: Sequence[float], tolerance: float) -> float:

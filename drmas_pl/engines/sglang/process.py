@@ -15,6 +15,8 @@ from drmas_pl.errors import EngineError
 
 log = logging.getLogger(__name__)
 LAUNCHER = Path(__file__).with_name("launcher.py")
+# place of this process among the trainer's ranks, which is none of the server's business
+TRAINERS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 class ServerProcess:
@@ -23,7 +25,7 @@ class ServerProcess:
     Args:
         command: Program and its words.
         log_file: Takes standard output and errors; appended to.
-        environment: Variables beside those of this process.
+        environment: Variables beside those of this process, of which those of torch.distributed are left out.
 
     Raises:
         EngineError: The program cannot be started.
@@ -32,6 +34,7 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], *, log_file: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log_file = log_file
         log_file.parent.mkdir(parents=True, exist_ok=True)
+        inherited = {name: value for name, value in os.environ.items() if name not in TRAINERS}
         try:
             with log_file.open("ab") as output:
                 # a group of its own: Ctrl-C reaches the trainer alone, and the server's workers can be ended with it
@@ -40,7 +43,7 @@ class ServerProcess:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {})},
+                    env={**inherited, **(environment or {})},
                     start_new_session=True,
                 )
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ def launch(
     device: Device,
     dtype: str,
     memory_saver: bool,
+    devices: Sequence[str] = (),
     version: int,
     log_file: Path,
     client: Mapping[str, Any],
@@ -124,6 +125,7 @@ def launch(
         device: Where it computes.
         dtype: Data type of its weights.
         memory_saver: Whether memory is released while others train.
+        devices: GPUs that it may use; none given leaves that to the environment.
         version: Version of the weights in ``model``.
         log_file: Takes its output.
         client: Further arguments of :class:`Client`.
@@ -133,7 +135,8 @@ def launch(
     """
     port = settings.port or free_port(settings.host)
     flags = launch_flags(settings, model=model, device=device, dtype=dtype, port=port, memory_saver=memory_saver, version=version)
-    environment = {**device_environment(device), **{name: str(value) for name, value in settings.environment.items()}}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    environment = {**visible, **device_environment(device), **{name: str(value) for name, value in settings.environment.items()}}
     process = ServerProcess([python, str(LAUNCHER), *flags], log_file=log_file, environment=environment)
     http = Client(f"http://{settings.host}:{port}", **client)
     started = time.monotonic()

@@ -32,10 +32,12 @@ class Transport(ABC):
     Attributes:
         adapter: Name of the LoRA adapter that requests must ask for; None where the weights themselves are replaced.
         reaches_all: Whether it reaches every data-parallel copy of the weights.
+        replaces: Whether it replaces the server's own weights, and the name of their version with them, for which the server must pause.
     """
 
     adapter: str | None = None
     reaches_all = False
+    replaces = True
 
     @abstractmethod
     def push(self, server: Server, policy: nn.Module, version: int) -> None:

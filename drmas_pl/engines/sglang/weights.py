@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,30 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 BUCKET_BYTES = 1 << 29
+
+
+class WholePolicy(nn.Module):
+    """A policy of which this process holds a share, and its whole weights in host memory beside it. Cannot compute.
+
+    Args:
+        sharded: The policy; says everything but what its weights are.
+        weights: Its whole state dict.
+    """
+
+    def __init__(self, sharded: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.sharded, self.weights = sharded, weights
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the whole weights."""
+        return self.weights
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer everything else, such as ``config``, like the policy."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("sharded"), name)
 
 
 def base_model(policy: nn.Module) -> Any:
@@ -46,7 +70,7 @@ def checkpoint_weights(policy: nn.Module, dtype: torch.dtype | None = None) -> d
         if ".lora_" not in name and place not in seen:
             seen.add(place)
             state[name.replace(".base_layer.", ".")] = _whole(held.detach())
-    weights = _as_in_checkpoints(model, state)
+    weights = _as_in_checkpoints(_own_class(model), state)
     return {name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor for name, tensor in weights.items()}
 
 
@@ -82,7 +106,8 @@ def write_folder(policy: nn.Module, tokenizer: Any, folder: Path, dtype: torch.d
     model = base_model(policy)
     weights = {name: tensor.cpu().contiguous() for name, tensor in checkpoint_weights(policy, dtype).items()}
     config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
+    # FSDP2 marks the class of what it has sharded
+    config.architectures = [type(_own_class(model)).__name__.removeprefix("FSDP")]
     if dtype is not None:
         config.dtype = dtype
     config.save_pretrained(folder)
@@ -91,6 +116,11 @@ def write_folder(policy: nn.Module, tokenizer: Any, folder: Path, dtype: torch.d
     tokenizer.save_pretrained(folder)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def _own_class(model: Any) -> Any:
+    """Return the Transformers model itself."""
+    return model.sharded if isinstance(model, WholePolicy) else model
 
 
 def _whole(tensor: Tensor) -> Tensor:

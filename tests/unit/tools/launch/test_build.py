@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.build import build_data, build_run, check_engine_address
+from drmas_pl.tools.launch.build import build_data, build_run
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
 from tests.helpers.toy import EvenEnv, make_tasks
@@ -100,15 +100,6 @@ def test_torch_gets_the_threads_of_the_run_or_else_of_the_model(
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     build_run(configure("+env=math", "+agents=loop", "logger=none", f"output_dir={tmp_path}", *words))
     assert asked == ([] if count is None else [count])
-
-
-def test_one_server_cannot_hold_the_weights_of_several_groups() -> None:
-    with pytest.raises(ConfigError, match=r"engine\.url names one server, but the groups \['a', 'b'\] have weights of their own"):
-        check_engine_address({"url": "http://x"}, ["a", "b"], "per_agent")
-    check_engine_address({"url": "http://x"}, ["a"], "shared")
-    check_engine_address({"url": "http://x"}, ["a", "b"], "lora")
-    check_engine_address({"url": None}, ["a", "b"], "per_agent")
-    check_engine_address({}, ["a", "b"], "per_agent")
 
 
 def test_too_few_threads_are_refused(tmp_path: Path) -> None:

@@ -39,8 +39,6 @@ def test_groups_ask_for_themselves() -> None:
         (("cluster.strategy=zero3",), "cluster.strategy: Input should be 'ddp' or 'fsdp2'"),
         (("cluster.repeats=-1",), "repeats must be at least 0, got -1"),
         (("cluster.groups.solver.rank=2",), "unknown setting 'cluster.groups.solver.rank'; did you mean 'ranks'"),
-        (("sharing=lora",), "sharing=lora keeps one base model in one process"),
-        (("critic=value_head", "advantage=gae"), "critics learn in this process alone"),
     ],
 )
 def test_what_is_wrong_is_named(words: tuple[str, ...], message: str) -> None:

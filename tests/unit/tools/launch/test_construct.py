@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -83,3 +83,13 @@ def test_settings_name_the_setting_or_the_section() -> None:
         settings(SamplingParams, {"top_p": 2.0}, "rollout")
     with pytest.raises(ConfigError, match=r"unknown setting 'rollout.topp'; did you mean 'top_p'"):
         settings(SamplingParams, {"topp": 1.0}, "rollout")
+
+
+def test_settings_inside_settings_are_checked_key_by_key() -> None:
+    def sampler(one: SamplingParams | None = None, many: Mapping[str, SamplingParams] | None = None) -> Any:
+        return one, many
+
+    one, many = construct(sampler, {"one": {"top_k": 3}, "many": {"a": {"top_k": 4}}}, "engine")
+    assert isinstance(one, SamplingParams) and one.top_k == 3 and many["a"].top_k == 4
+    with pytest.raises(ConfigError, match=r"unknown setting 'engine.one.topk'; did you mean 'top_k'\?"):
+        construct(sampler, {"one": {"topk": 3}}, "engine")

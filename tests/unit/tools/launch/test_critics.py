@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from drmas_pl.errors import ConfigError
 from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.tools.launch.build import Run, build_run
-from drmas_pl.tools.launch.critics import critic_settings
+from drmas_pl.tools.launch.critics import critic_settings, planned_critics
 from drmas_pl.tools.launch.evaluation import _IDLE
+from drmas_pl.tools.launch.roles import build_binding
 from tests.helpers.launching import configure
 from tests.helpers.toy import TEAM_WORDS
 
@@ -63,6 +65,20 @@ def test_a_run_is_built_with_its_critics() -> None:
     assert group.settings.total_steps == 3
     own = dict(run.critics["writer"].model.backbone.named_parameters())
     assert all(torch.equal(own[name], parameter) for name, parameter in group.policy.model.named_parameters())
+
+
+def test_critics_are_planned_for_other_processes() -> None:
+    found = config(*PPO, "critic.sharing=per_agent", "critic.model=random:llama-tiny")
+    bindings = [build_binding(name, found) for name in ("writer", "editor")]
+    plans, load = planned_critics(found, bindings, {}, iterations=5)
+    assert [(plan.name, plan.label, plan.agents, plan.model) for plan in plans] == [
+        ("writer", "critic-writer", ("writer",), "random:llama-tiny"),
+        ("editor", "critic-editor", ("editor",), "random:llama-tiny"),
+    ]
+    assert all(plan.settings.total_steps == 5 for plan in plans)
+    model, tokenizer = pickle.loads(pickle.dumps(load))("random:llama-tiny")
+    assert model.config.hidden_size == 32 and tokenizer.pad_token_id is not None
+    assert planned_critics(config(), bindings, {}, iterations=5)[0] == []
 
 
 @pytest.mark.parametrize("model", ["tiny_random", "random:llama-tiny"])

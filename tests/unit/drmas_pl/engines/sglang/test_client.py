@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -71,3 +72,20 @@ def test_a_closed_client_may_be_closed_again(fake: FakeSglang) -> None:
     client = Client(fake.url)
     client.close()
     client.close()
+
+
+def test_what_another_thread_waits_for_counts_as_lost_when_the_client_is_closed(fake: FakeSglang) -> None:
+    client, arrived, leave = Client(fake.url, timeout=30.0, max_concurrent=1), threading.Event(), threading.Event()
+    fake.hooks["/generate"] = lambda body: (arrived.set(), leave.wait(20.0), None)[2]  # type: ignore[func-returns-value]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.post_all, "/generate", [{}, {}], alive=lambda: True)
+        assert arrived.wait(20.0)
+        client.close()
+        try:
+            found = waiting.result(20.0)
+        except ServerLost as error:
+            found = [error]
+        leave.set()
+    assert all(isinstance(answer, ServerLost) for answer in found)
+    with pytest.raises(ServerLost, match="is closed"):
+        client.post("/generate")

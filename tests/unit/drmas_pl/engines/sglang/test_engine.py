@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -220,6 +222,35 @@ def test_a_cut_connection_is_taken_up_again_and_answers_are_those_it_would_have_
     assert asked.count(0) + asked.count(1) <= 6
 
 
+def test_a_detached_engine_needs_nothing_of_the_trainer(world: Any) -> None:
+    policy, _, fake = world
+    engine, reference = engine_for(world), expected(world)
+    engine.wake()
+    engine.detach()
+    fake.calls.clear()
+    train(policy)
+    assert same(engine.generate(REQUESTS), reference) and fake.paths() == []
+    engine.sync(1)
+    assert same(engine.generate(REQUESTS), expected(world))
+
+
+def test_a_server_that_a_detached_engine_loses_cannot_be_replaced_until_the_next_sync(world: Any) -> None:
+    _, _, fake = world
+    engine = engine_for(world)
+    engine.wake()
+    engine.detach()
+    fake.hooks["/generate"] = cut(1)
+    with pytest.raises(EngineError, match="the server was lost while the trainer moved on from weights 0, with which alone it could be"):
+        engine.generate(REQUESTS)
+    engine.sync(1)
+    assert same(engine.generate(REQUESTS), expected(world))
+
+
+@pytest.mark.parametrize(("release", "own"), [("nothing", True), ("cache", False), ("all", False), (None, True)])
+def test_a_server_that_gives_nothing_back_has_weights_of_its_own(world: Any, release: Any, own: bool) -> None:
+    assert engine_for(world, release=release).own_weights is own
+
+
 def test_a_server_that_is_lost_for_good_is_an_error(world: Any) -> None:
     _, _, fake = world
     engine = engine_for(world, max_restarts=1)
@@ -303,11 +334,39 @@ def test_an_interrupt_while_the_server_works_aborts_its_work(world: Any) -> None
     engine.wake()
     engine.generate(REQUESTS)
     fake.hooks["/abort_request"] = lambda body: aborted.set()
-    fake.hooks["/generate"] = lambda body: (os.kill(os.getpid(), signal.SIGINT), aborted.wait(20.0), None)[2]
+    fake.hooks["/generate"] = lambda body: (wait_for_main_thread("finish"), os.kill(os.getpid(), signal.SIGINT), aborted.wait(20.0), None)[
+        3
+    ]
     with pytest.raises(KeyboardInterrupt):
         engine.begin(REQUESTS[:1])()
     assert fake.bodies("/abort_request") == [{"rid": "", "abort_all": True}]
     engine.close()
+
+
+def wait_for_main_thread(function: str) -> None:
+    """Wait until the main thread is inside a function: an interrupt anywhere else is another case."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while True:
+        frame = sys._current_frames()[main]
+        while frame is not None:
+            if frame.f_code.co_name == function:
+                return
+            frame = frame.f_back
+        time.sleep(0.001)
+
+
+def test_work_that_nobody_waits_for_any_more_ends_with_the_engine(world: Any) -> None:
+    _, _, fake = world
+    engine, asked, aborted = engine_for(world), threading.Event(), threading.Event()
+    engine.wake()
+    engine.generate(REQUESTS)
+    fake.hooks["/abort_request"] = lambda body: aborted.set()
+    fake.hooks["/generate"] = lambda body: (asked.set(), aborted.wait(20.0), None)[2]
+    engine.begin(REQUESTS[:1])
+    assert asked.wait(20.0)
+    engine.close()
+    assert aborted.is_set()
 
 
 def test_a_running_event_loop_is_no_obstacle(world: Any) -> None:

@@ -20,7 +20,7 @@ import pytest
 from drmas_pl.engines.sglang.engine import SglangEngine
 from drmas_pl.engines.sglang.process import ServerProcess, free_port
 from drmas_pl.engines.sglang.settings import ServerSettings
-from drmas_pl.errors import EngineError
+from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
 
@@ -31,6 +31,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 flags = dict(zip(sys.argv[1::1], sys.argv[2::1]))
 print("flags", sys.argv[1:], flush=True)
+print("gpus", os.environ.get("CUDA_VISIBLE_DEVICES"), "rank", os.environ.get("RANK"), os.environ.get("MASTER_ADDR"), flush=True)
 if "FAIL" in os.environ:
     sys.exit("no memory left on the device")
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -127,6 +128,27 @@ def test_a_server_is_started_with_its_flags_used_and_stopped_with_its_workers(ma
     assert not list(tmp_path.glob("run/*/*.safetensors")) and not list(tmp_path.glob("run/*/start"))
     engine.close()
     assert gone(process.pid) and gone(worker)
+
+
+def test_it_sees_the_devices_it_is_told_of_and_nothing_of_the_trainers_ranks(make_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "1"), ("MASTER_ADDR", "here"), ("CUDA_VISIBLE_DEVICES", "1")):
+        monkeypatch.setenv(name, value)
+    for devices, seen in ((("1", "3"), "1,3"), ((), "1")):
+        engine = make_engine(device="cuda", tensor_parallel=2)
+        engine.use_devices(devices)
+        engine.wake()
+        assert f"gpus {seen} rank None None" in process_of(engine).log_file.read_text()
+    engine = make_engine()
+    engine.use_devices(("1", "3"))
+    engine.wake()
+    assert "gpus 1 rank" in process_of(engine).log_file.read_text()
+
+
+def test_more_devices_than_there_are_are_refused(make_engine: Any) -> None:
+    engine = make_engine(device="cuda", tensor_parallel=2, data_parallel=2, base_gpu_id=1)
+    with pytest.raises(ConfigError, match=r"needs 5 GPUs .*data_parallel=2, base_gpu_id=1\), but .* have 4 on the first one's machine"):
+        engine.use_devices(("0", "1", "2", "3"))
+    make_engine(device="cuda", tensor_parallel=2, data_parallel=2, arguments={"enable_dp_attention": True}).use_devices(("0", "1"))
 
 
 def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -> None:

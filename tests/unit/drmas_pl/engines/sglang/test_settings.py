@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.engines.served import policy_logprobs
 from drmas_pl.engines.sglang import residency as residency_module
 from drmas_pl.engines.sglang.memory import check_released, free_bytes
-from drmas_pl.engines.sglang.probe import check_probe, policy_logprobs, probe_ids
+from drmas_pl.engines.sglang.probe import check_probe, probe_ids
 from drmas_pl.engines.sglang.protocol import read_completion
 from drmas_pl.engines.sglang.residency import Residency
 from drmas_pl.engines.sglang.server import attach

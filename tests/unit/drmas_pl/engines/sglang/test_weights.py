@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from drmas_pl.engines.sglang.weights import buckets, checkpoint_weights, has_adapters, write_folder
+from drmas_pl.engines.sglang.weights import WholePolicy, buckets, checkpoint_weights, has_adapters, write_folder
 from drmas_pl.models import load_model
 from drmas_pl.testing import tiny_policy
 
@@ -62,3 +64,20 @@ def test_buckets_hold_everything_in_order_within_the_limit() -> None:
     parts = list(buckets(weights.items(), limit=10_000))
     assert [name for part in parts for name, _ in part] == list(weights)
     assert all(len(part) == 1 or sum(tensor.nbytes for _, tensor in part) <= 10_000 for part in parts) and len(parts) > 2
+
+
+def test_a_sharded_policy_is_written_from_its_whole_weights_under_the_name_of_its_class(tmp_path: Path) -> None:
+    """FSDP2 gives what it shards a class of its own, and a rank's tensors are shares."""
+    policy, tokenizer = tiny_policy(seed=3)
+    other, _ = tiny_policy(seed=4)
+    name = type(policy).__name__
+    policy.__class__ = type(f"FSDP{name}", (type(policy),), {})
+    whole = WholePolicy(policy, other.state_dict())
+    write_folder(whole, tokenizer, tmp_path, torch.bfloat16)
+    written, wanted = load_file(tmp_path / "model.safetensors"), checkpoint_weights(other, torch.bfloat16)
+    assert written.keys() == wanted.keys() and "lm_head.weight" not in written
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in written.items())
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [name]
+    assert next(whole.parameters()) is next(policy.parameters()) and whole.config is policy.config
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        whole.nothing_like_it  # noqa: B018
