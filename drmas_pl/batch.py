@@ -29,6 +29,7 @@ class Row:
         old_logp: Trainer log-probs before the update; None where the engine's are used.
         ref_logp: Reference policy's log-probs; None where no KL term needs them.
         token_advantage: Advantage of each sampled token, where a critic judges tokens; ``advantage`` is then their mean.
+        weights_version: Version of the weights that sampled it; None where that is not known.
     """
 
     agent: str
@@ -40,6 +41,7 @@ class Row:
     old_logp: tuple[float, ...] | None = None
     ref_logp: tuple[float, ...] | None = None
     token_advantage: tuple[float, ...] | None = None
+    weights_version: int | None = None
 
     @property
     def has_signal(self) -> bool:

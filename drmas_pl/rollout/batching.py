@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -41,7 +41,8 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
         if len(turn.response_ids) != len(turn.logprobs):
             raise BatchError(f"agent {turn.agent!r} sampled {len(turn.response_ids)} ids but has {len(turn.logprobs)} log-probs")
         tokens = None if by_token is None else tuple(by_token.advantage[place, : len(turn.response_ids)].tolist())
-        new = Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value, token_advantage=tokens)
+        ids = turn.prompt_ids, turn.response_ids
+        new = Row(turn.agent, *ids, turn.logprobs, value, token_advantage=tokens, weights_version=turn.weights_version)
         key = (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0) if by_token is None else (place,)
         row = merged.get(key)
         merged[key] = new if row is None else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
@@ -51,7 +52,7 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
     return rows
 
 
-def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versions: dict[str, int]) -> None:
+def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]) -> None:
     """Assert what every training collection must satisfy.
 
     Args:

@@ -4,9 +4,11 @@
 
     checkpoints/iteration-000090/
         manifest.json             iteration, seed, data fingerprints, which agent belongs to which group, trainer state
-        groups/<group>/           Transformers folder, optimizer.pt, group.json
+        groups/<group>/           Transformers folder, optimizer.pt, group.json; shards/ instead of weights and optimizer.pt where ranks
+                                  of a sharded group have written their own
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
         critics/<critic>/         model.safetensors, optimizer.pt, critic.json; where agents are trained with critics
+        ahead/                    what was played for the next iteration, with rollout.staleness=1
     checkpoints/last              name of the newest checkpoint
 
 A checkpoint is written beside its final name and renamed, so a folder with that name is always whole. One that is written again is
@@ -24,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.errors import CheckpointError
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.critic import CriticGroup
+from drmas_pl.trainer.drawing import Drawn, save_drawn
+from drmas_pl.workers.contract import Critic, Group
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+AHEAD = "ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,22 @@ class Manifest:
 
 
 def save_checkpoint(
-    folder: Path, groups: Mapping[str, Group], manifest: Manifest, *, critics: Mapping[str, CriticGroup] | None = None
+    folder: Path,
+    groups: Mapping[str, Group],
+    manifest: Manifest,
+    *,
+    critics: Mapping[str, Critic] | None = None,
+    drawn: Drawn | None = None,
 ) -> Path:
-    """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it."""
+    """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it.
+
+    Args:
+        folder: Holds the run's checkpoints.
+        groups: Worker groups by name.
+        manifest: What the checkpoint says about itself.
+        critics: Critics by name.
+        drawn: What was played ahead for the next iteration.
+    """
     target = folder / f"iteration-{manifest.iteration:06d}"
     partial = folder / f".writing-{target.name}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -68,6 +84,8 @@ def save_checkpoint(
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
     for name, critic in (critics or {}).items():
         critic.save(partial / "critics" / name)
+    if drawn is not None:
+        save_drawn(partial / AHEAD, drawn)
     (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
     aside = _aside(target)
     if target.exists():
@@ -127,7 +145,7 @@ def load_checkpoint(
     groups: Mapping[str, Group],
     *,
     data: Mapping[str, str],
-    critics: Mapping[str, CriticGroup] | None = None,
+    critics: Mapping[str, Critic] | None = None,
     allow_changed_data: bool = False,
 ) -> Manifest:
     """Restore every worker group and critic by name.

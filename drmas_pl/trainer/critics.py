@@ -15,10 +15,10 @@ from drmas_pl.rollout.estimators import AdvantageEstimator, TokenAdvantages
 from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.rollout.table import TokenValues, TurnTable
 from drmas_pl.seeding import derive_seed
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.critic import CriticGroup, CriticReport
+from drmas_pl.workers.contract import Critic, Group
+from drmas_pl.workers.critic import CriticReport
 
-Critics = Mapping[str, CriticGroup]
+Critics = Mapping[str, Critic]
 
 
 def check_critics(estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, Group], *, credit: CreditRule | None) -> None:
@@ -100,7 +100,7 @@ def warmup(critics: Critics) -> int:
     return max((critic.settings.warmup for critic in critics.values()), default=0)
 
 
-def _places(table: TurnTable, critic: CriticGroup) -> list[int]:
+def _places(table: TurnTable, critic: Critic) -> list[int]:
     """Return the trained turns of a critic's agents."""
     return [place for place, trained in enumerate(table.trained.tolist()) if trained and table.turns[place].agent in critic.agents]
 

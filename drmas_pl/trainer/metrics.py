@@ -125,6 +125,15 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
     return out
 
 
+def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, int]) -> dict[str, float]:
+    """Return ``train/<agent>/staleness``: mean number of updates by which the weights behind an agent's turns lag behind ``newest``."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    return {
+        f"train/{agent}/staleness": mean(version - turn.weights_version for turn in turns if turn.agent == agent)
+        for agent, version in newest.items()
+    }
+
+
 def calls_per_agent(trajectories: Sequence[Trajectory], agents: Sequence[str]) -> dict[str, float]:
     """Mean number of calls per trajectory, by agent name."""
     played = [trajectory for trajectory in trajectories if not trajectory.failed]

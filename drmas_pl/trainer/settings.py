@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from drmas_pl.types import SamplingParams
 from drmas_pl.workers.residency import Residency
@@ -21,6 +21,8 @@ class RolloutSettings:
         max_calls: Bound on LLM calls per trajectory.
         env_workers: Threads for environment steps; 0 steps in the event loop.
         residency: Whether ``all`` engines are awake during a rollout phase, or ``one`` at a time.
+        staleness: Updates that the weights which play may be behind: 0 plays and learns in turns, 1 plays the next iteration while this
+            one's groups learn.
         max_concurrent: Largest number of trajectories at a time; None plays all.
         retries: How often a trajectory that raised is played again.
         max_failed_share: Share of failed trajectories above which the run stops.
@@ -33,6 +35,7 @@ class RolloutSettings:
     max_calls: int = 64
     env_workers: int = 0
     residency: Residency = "all"
+    staleness: Literal[0, 1] = 0
     max_concurrent: int | None = None
     retries: int = 0
     max_failed_share: float = 0.2
@@ -56,6 +59,8 @@ class RolloutSettings:
             raise ValueError(f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}")
         if self.residency not in get_args(Residency):
             raise ValueError(f"rollout.residency must be all or one, got {self.residency!r}")
+        if self.staleness not in (0, 1):
+            raise ValueError(f"rollout.staleness must be 0 or 1, got {self.staleness!r}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
@@ -25,25 +26,27 @@ from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.rollout.batching import check_collection
-from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.credit import CreditRule
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.filtering import tasks_with_signal
-from drmas_pl.rollout.table import build_table
+from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
+from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
+from drmas_pl.trainer.ahead import AheadPlayer
 from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
-from drmas_pl.trainer.checkpoint import find_checkpoint, load_checkpoint, prune_checkpoints, save_checkpoint
+from drmas_pl.trainer.checkpoint import AHEAD, find_checkpoint, load_checkpoint, prune_checkpoints, save_checkpoint
 from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
-from drmas_pl.trainer.drawing import Drawn, draw_and_play
+from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
+from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.contract import Group
+from drmas_pl.workers.critic import CriticReport
+from drmas_pl.workers.handover import Handover
 from drmas_pl.workers.residency import awake_engines
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateReport
@@ -165,15 +168,16 @@ class MultiAgentTrainer:
             while self.iteration < self.max_iterations and not self.should_stop:
                 started, index = time.perf_counter(), self.iteration
                 torch.manual_seed(derive_seed(self.seed, "iteration", index))
-                drawn = self.recovery.run(self._draw, index)
+                drawn = self.player.take(index)
                 played = time.perf_counter()
-                check_collection(drawn.trajectories, samples=self.rollout.samples, versions=self._versions())
+                check_collection(drawn.trajectories, samples=self.rollout.samples, versions=drawn.versions)
                 table = build_table(drawn.trajectories, self.agents, credit=self.credit)
-                trained = judged(self.recovery.run(penalised, kept_rows(table, drawn), self.groups.values()), self.critics)
+                trained = self.recovery.run(penalised, kept_rows(table, drawn), self.groups.values())
+                trained = self.recovery.run(judged, trained, self.critics)
                 advantage = self.estimator(trained)
                 align_seed = derive_seed(self.seed, "align", index)
                 rows = training_rows(trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed)
-                taught = teach(trained, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
+                taught = self.recovery.run(self._teach, trained, advantage, index)
                 reports = self.recovery.run(self._update, rows, index)
                 self.state.iteration += 1
                 metrics = {
@@ -183,7 +187,7 @@ class MultiAgentTrainer:
                     **update_metrics(reports),
                     **critic_metrics(taught),
                     "train/dropped_tasks": drawn.dropped,
-                    **{f"train/{agent}/weights_version": float(version) for agent, version in self._versions().items()},
+                    **self.player.metrics(drawn),
                     "time/rollout": played - started,
                     "time/update": time.perf_counter() - played,
                 }
@@ -221,12 +225,10 @@ class MultiAgentTrainer:
     def _start(self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics) -> None:
         """Bind team, groups, critics and data, and restore a checkpoint."""
         check_critics(self.estimator, critics, groups, credit=self.credit)
-        self._bind(team, groups, data)
-        self.critics = dict(critics)
+        self._bind(team, groups, data, critics)
         data.setup("fit")
-        if ckpt_path is None:
-            self.state = RunState()
-        else:
+        self.state, kept = RunState(), None
+        if ckpt_path is not None:
             path = find_checkpoint(ckpt_path)
             options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
             manifest = self.recovery.run(load_checkpoint, path, groups, data=run_marks(data, self.agents), **options)
@@ -238,36 +240,28 @@ class MultiAgentTrainer:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
                 raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
             self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
+            kept = load_drawn(path / AHEAD, data.tasks("train")) if self.rollout.staleness and (path / AHEAD).is_dir() else None
+        self.player = self._make_player(kept)
         self.recovery.run(self.recovery.keep)
         self.state.begin()
 
-    def _bind(self, team: Team, groups: Groups, data: TaskDataModule) -> None:
-        self.team, self.groups, self.data = team, dict(groups), data
-        self.recovery = Recovery(groups.values(), self.folder.path / "cluster")
+    def _bind(self, team: Team, groups: Groups, data: TaskDataModule, critics: Critics) -> None:
+        self.team, self.groups, self.data, self.critics = team, dict(groups), data, dict(critics)
+        self.recovery = Recovery([*groups.values(), *critics.values()], self.folder.path / "cluster")
         self.should_stop = self.interrupted = False
-        settings = self.rollout
-        self.collector = Collector(
-            team,
-            self.agents,
-            max_calls=settings.max_calls,
-            env_workers=settings.env_workers,
-            max_concurrent=settings.max_concurrent,
-            retries=settings.retries,
-            max_failed_share=settings.max_failed_share,
-        )
+        self.collector = make_collector(team, self.agents, self.rollout)
         self.module = TeamModule(self.agents)
 
-    def _draw(self, index: int) -> Drawn:
-        """Play the iteration's tasks."""
-        phase = Phase("train", self.seed, index, self.rollout.samples)
-        with awake_engines(self.groups, self.rollout.residency) as engines:
-            return draw_and_play(
-                self.data,
-                lambda tasks: self.collector.collect(tasks, engines, phase),
-                iteration=index,
-                max_draws=self.rollout.max_draws,
-                with_signal=lambda trajectories: tasks_with_signal(build_table(trajectories, self.agents, credit=self.credit)),
-            )
+    def _make_player(self, kept: Drawn | None) -> Player:
+        parts = (self.collector, self.data, self.groups)
+        options: dict[str, Any] = {"settings": self.rollout, "credit": self.credit, "seed": self.seed, "recovery": self.recovery}
+        return AheadPlayer(*parts, last=self.max_iterations, kept=kept, **options) if self.rollout.staleness else Player(*parts, **options)
+
+    def _teach(self, table: TurnTable, advantage: Tensor | TokenAdvantages, index: int) -> dict[str, CriticReport]:
+        """Update the critics; what they have learnt is kept before the policies' update may be repeated."""
+        reports = teach(table, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
+        self.recovery.keep()
+        return reports
 
     def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
         """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
@@ -275,7 +269,8 @@ class MultiAgentTrainer:
             return {}
         names = self.schedule.active([name for name, group in self.groups.items() if group.settings.trainable], index)
         seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
-        reports = update_groups([self.groups[name] for name in names], rows, seeds)
+        with Handover(idle=self.player.leaves_engines_idle) as handover:
+            reports = update_groups([self.groups[name] for name in names], rows, seeds, learnt=handover.begin)
         self.recovery.keep()
         return reports
 
@@ -289,6 +284,7 @@ class MultiAgentTrainer:
             self._call("on_exception", error)
             raise
         finally:
+            self.player.stop()
             self.recovery.forget()
 
     def _conclude(self) -> None:
@@ -306,6 +302,7 @@ class MultiAgentTrainer:
         tasks = self._tasks("validation")
         if not tasks:
             return
+        self.player.finish()
         started = time.perf_counter()
         self._call("on_validation_start")
         result = self.recovery.run(self._play, "validation", tasks)
@@ -325,7 +322,7 @@ class MultiAgentTrainer:
         return result
 
     def _evaluate_only(self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None) -> Evaluation:
-        self._bind(team, groups, data)
+        self._bind(team, groups, data, {})
         data.setup("validate" if phase == "validation" else "test")
 
         def load_and_play() -> Evaluation:
@@ -341,7 +338,8 @@ class MultiAgentTrainer:
             return
         self.state.estimator = self.estimator.state_dict()
         manifest = self.state.manifest(self.seed, self.groups, run_marks(self.data, self.agents))
-        path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, critics=self.critics)
+        parts: dict[str, Any] = {"critics": self.critics, "drawn": self.player.finish()}
+        path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, **parts)
         keep = {path.name}
         if self.keep_best and self.state.best_at is not None:
             keep.add(f"iteration-{self.state.best_at:06d}")
@@ -370,9 +368,6 @@ class MultiAgentTrainer:
                 f"no learning signal for {self.state.idle} iterations: every group's rewards are equal; look at the recorded trajectories, "
                 "lower the difficulty, or raise rollout.samples"
             )
-
-    def _versions(self) -> dict[str, int]:
-        return {agent: group.weights_version for group in self.groups.values() for agent in group.agents}
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.iteration % every == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,23 +16,23 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
-from torch import nn
+from torch import Tensor, nn
 
 from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.errors import CheckpointError, ConfigError, LifecycleError
 from drmas_pl.models import quiet_transformers
-from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
+from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.packed.checkpointing import checkpoint_activations
+from drmas_pl.packed.compiling import compile_layers
 from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
 from drmas_pl.workers.offload import GroupOffload, device_meter
 from drmas_pl.workers.scoring import score_rows
-from drmas_pl.workers.shards import is_sharded, shard_state, whole_state, whole_weights
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
-from drmas_pl.workers.weights import load_weights
+from drmas_pl.workers.weights import Layout, load_state, save_state
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,14 @@ class GroupSettings:
         update: Minibatches, micro-batches and guard rails.
         trainable: Whether the weights are ever updated.
         total_steps: Known number of optimizer steps of the whole run, for the schedule.
+        checkpoint: How sharded weights and optimizer state are saved: put together, or every rank its ``shards``.
     """
 
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     update: UpdateSettings = field(default_factory=UpdateSettings)
     trainable: bool = True
     total_steps: int = 1
+    checkpoint: Layout = "whole"
 
 
 class WorkerGroup:
@@ -58,6 +61,7 @@ class WorkerGroup:
 
     Attributes:
         parameter_count: Number of parameters of the policy.
+        sync_seconds: Seconds spent so far on bringing new weights to the engine.
 
     Args:
         name: Name of the group; keys its checkpoint folder and metrics.
@@ -92,6 +96,7 @@ class WorkerGroup:
         self.settings = settings or GroupSettings()
         self.lifecycle = Lifecycle(name, hooks=hooks)
         self.weights_version = 0
+        self.sync_seconds = 0.0
         self.steps = 0
         self.skipped_in_a_row = 0
         self.mismatched: set[str] = set()
@@ -104,6 +109,8 @@ class WorkerGroup:
         if self.settings.trainable:
             if self.settings.update.activation_checkpointing:
                 checkpoint_activations(policy)
+            if self.settings.update.compile:
+                compile_layers(policy, device=fabric.device)
             # FSDP2 replaces the parameters, so that the optimizer comes after the module
             self.module = fabric.setup_module(policy)
             optimizer: Any = fabric.setup_optimizers(build_optimizer(policy.parameters(), self.settings.optimizer))
@@ -131,17 +138,34 @@ class WorkerGroup:
         """Current lifecycle state."""
         return self.lifecycle.state
 
+    @property
+    def generates_alone(self) -> bool:
+        """Whether the engine can generate while this or another group trains."""
+        return self.engine.own_weights or not (self.settings.trainable or isinstance(self.policy, AdapterPolicy))
+
+    @property
+    def syncs_alone(self) -> bool:
+        """Whether the engine can take over new weights while another group trains."""
+        return self.engine.own_weights and not isinstance(self.policy, AdapterPolicy) and self.settings.update.offload == "none"
+
     @contextmanager
     def rollout(self) -> Iterator[Engine]:
         """Wake the engine with the newest weights for the duration of the block."""
-        with self.lifecycle.phase(State.ROLLOUT):
-            self.engine.wake()
-            try:
-                if self.engine.weights_version != self.weights_version:
-                    self.engine.sync(self.weights_version)
-                yield self.engine
-            finally:
-                self.engine.sleep()
+        with self.lifecycle.phase(State.ROLLOUT), self._awake():
+            yield self.engine
+
+    @contextmanager
+    def ahead(self) -> Iterator[Engine]:
+        """Wake the engine with the newest weights and let it keep them for the duration of the block, while the group may learn.
+
+        Raises:
+            LifecycleError: The engine generates with weights that are trained.
+        """
+        if not self.generates_alone:
+            raise LifecycleError(f"the engine of worker group {self.name!r} has no weights of its own, so it cannot generate ahead")
+        with self.lifecycle.phase(State.AHEAD), self._awake():
+            self.engine.detach()
+            yield self.engine
 
     @contextmanager
     def training(self) -> Iterator[nn.Module]:
@@ -204,22 +228,25 @@ class WorkerGroup:
         return rate
 
     def save(self, folder: Path) -> None:
-        """Write the model as a Transformers folder, and optimizer state and counters beside it.
+        """Write the model as a Transformers folder, or in shares as the settings say, and optimizer state and counters beside it.
 
-        Every rank of the group has to call it; the first one writes.
+        Every rank of the group has to call it; of what is not in shares the first one writes everything.
         """
-        first = self.fabric.is_global_zero
+        policy: Any = self.policy
+
+        def write_whole(weights: Mapping[str, Tensor] | None) -> None:
+            policy.save_pretrained(folder, state_dict=weights)
+
         with quiet_transformers(), self.offload.present("weights", "optimizer"):
-            weights = whole_weights(self.policy, keep=first) if is_sharded(self.policy) else None
-            state = None if self.optimizer is None else whole_state(named_state(self.policy, self.optimizer), keep=first)
-            if first:
-                folder.mkdir(parents=True, exist_ok=True)
-                self.policy.save_pretrained(folder, state_dict=weights)  # type: ignore[operator]
-                self.tokenizer.save_pretrained(folder)
-                counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
-                (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
-                if state is not None:
-                    torch.save(state, folder / "optimizer.pt")
+            layout = self.settings.checkpoint
+            shards = save_state(policy, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole)
+        if self.fabric.is_global_zero:
+            if shards:
+                policy.config.save_pretrained(folder)
+                policy.generation_config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+            (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
         self.fabric.barrier()
 
     def load(self, folder: Path) -> None:
@@ -233,20 +260,31 @@ class WorkerGroup:
         try:
             counters = json.loads((folder / "group.json").read_text())
             with self.offload.present("weights", "optimizer"):
-                load_weights(self.policy, folder)
-                if self.optimizer is not None:
-                    named = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
-                    load_named_state(self.policy, self.optimizer, shard_state(named, self.policy))
+                load_state(self.policy, self.optimizer, folder)
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit worker group {self.name!r}: {error}") from error
         self.weights_version, self.steps = counters["weights_version"], counters["steps"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]
-        self.engine.sync(self.weights_version)
+        with self.offload.present("weights"):
+            self.engine.sync(self.weights_version)
 
     def close(self) -> None:
         """Release the engine for good."""
         self.lifecycle.move(State.CLOSED)
         self.engine.close()
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Keep the engine awake, with the newest weights to begin with."""
+        self.engine.wake()
+        try:
+            if self.engine.weights_version != self.weights_version:
+                started = time.perf_counter()
+                self.engine.sync(self.weights_version)
+                self.sync_seconds += time.perf_counter() - started
+            yield
+        finally:
+            self.engine.sleep()
 
     def _reference(self) -> nn.Module | None:
         """Copy the starting weights when any agent's loss needs a reference policy."""

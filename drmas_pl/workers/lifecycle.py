@@ -4,7 +4,12 @@
 
     ASLEEP ──rollout()──▶ ROLLOUT ──▶ ASLEEP
     ASLEEP ──training()─▶ TRAINING ─▶ ASLEEP
+    ASLEEP ──ahead()────▶ AHEAD ────▶ ASLEEP
+    AHEAD ───training()─▶ TRAINING ─▶ AHEAD
     ASLEEP ──close()────▶ CLOSED
+
+ROLLOUT and TRAINING exclude each other, since engines may generate with the very weights that are trained. In AHEAD the engine generates
+with weights of its own, so the group may learn meanwhile.
 
 Hooks hang on the transitions; they move parameters, gradients, optimizer state and caches between devices.
 """
@@ -24,6 +29,7 @@ class State(Enum):
 
     ASLEEP = "asleep"
     ROLLOUT = "rollout"
+    AHEAD = "ahead"
     TRAINING = "training"
     CLOSED = "closed"
 
@@ -39,6 +45,10 @@ _ALLOWED = {
     (State.ROLLOUT, State.ASLEEP),
     (State.ASLEEP, State.TRAINING),
     (State.TRAINING, State.ASLEEP),
+    (State.ASLEEP, State.AHEAD),
+    (State.AHEAD, State.ASLEEP),
+    (State.AHEAD, State.TRAINING),
+    (State.TRAINING, State.AHEAD),
     (State.ASLEEP, State.CLOSED),
 }
 
@@ -72,12 +82,18 @@ class Lifecycle:
 
     @contextmanager
     def phase(self, state: State) -> Iterator[None]:
-        """Enter ``state`` from ASLEEP and fall asleep again, also after an exception."""
+        """Enter ``state`` and go back to the one before it, also after an exception.
+
+        Raises:
+            LifecycleError: The transition is not allowed, or a phase inside this one is still open at its end.
+        """
+        before = self.state
         self.move(state)
         try:
             yield
         finally:
-            self.move(State.ASLEEP)
+            self.require(state)
+            self.move(before)
 
     def require(self, state: State) -> None:
         """Raise :class:`LifecycleError` unless the group is in ``state``."""

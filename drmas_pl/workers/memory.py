@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from drmas_pl.adapters import AdapterPolicy
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.offload import Offload
@@ -28,7 +30,7 @@ class GroupMemory:
 
     Attributes:
         name: Name of the group.
-        weights: Policy, and reference policy where there is one.
+        weights: Policy, reference policy where there is one, and the engine's copy if it is on the same device.
         gradients: One per trained weight.
         optimizer: State of the optimizer, two numbers per trained weight.
         cache: Keys and values of a full engine.
@@ -65,12 +67,13 @@ class MemoryPlan:
         return max(self.rollout, self.training)
 
 
-def plan_memory(groups: Sequence[GroupMemory], residency: Residency) -> MemoryPlan:
+def plan_memory(groups: Sequence[GroupMemory], residency: Residency, *, staleness: int = 0) -> MemoryPlan:
     """Add up what groups on one device hold at the same time.
 
     Args:
         groups: Groups that share the device.
         residency: Engines awake during a rollout phase.
+        staleness: 1 where engines generate while groups learn.
     """
     asleep = sum(group.held(State.ASLEEP) for group in groups)
 
@@ -78,7 +81,7 @@ def plan_memory(groups: Sequence[GroupMemory], residency: Residency) -> MemoryPl
         return asleep + max((group.held(state) - group.held(State.ASLEEP) for group in groups), default=0)
 
     rollout = sum(group.held(State.ROLLOUT) for group in groups) if residency == "all" else alone(State.ROLLOUT)
-    return MemoryPlan(rollout, alone(State.TRAINING))
+    return MemoryPlan(rollout, alone(State.TRAINING) + staleness * sum(group.cache for group in groups))
 
 
 def group_memory(group: WorkerGroup) -> GroupMemory:
@@ -97,20 +100,31 @@ def _measure(group: WorkerGroup) -> GroupMemory:
         width = torch.finfo(next(policy.parameters()).dtype).bits // 8
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        tokens = getattr(group.engine, "max_batch_tokens", 0) * (2 if getattr(group.engine, "reuse_prefixes", False) else 1)
+        tokens = 0 if _elsewhere(group.engine) else getattr(group.engine, "max_batch_tokens", 0)
+        tokens *= 2 if getattr(group.engine, "reuse_prefixes", False) else 1
         cache = tokens * config.num_hidden_layers * 2 * heads * size * width
         layers = 1 if settings.activation_checkpointing else config.num_hidden_layers
         kept = config.num_hidden_layers if settings.activation_checkpointing else 0
         activations = settings.micro_batch_tokens * config.hidden_size * width * (ACTIVATION_BYTES * layers + kept)
     return GroupMemory(
         group.name,
-        weights=_weight_bytes(policy) + (0 if group.reference is None else _weight_bytes(group.reference)),
+        weights=sum(map(_weight_bytes, _weights_on_device(group))),
         gradients=_bytes(trained),
         optimizer=2 * _bytes(trained),
         cache=cache,
         activations=activations if trained else 0,
         offload=settings.offload,
     )
+
+
+def _elsewhere(engine: Engine) -> bool:
+    return isinstance(engine, TransformersEngine) and engine.elsewhere
+
+
+def _weights_on_device(group: WorkerGroup) -> list[nn.Module]:
+    """Return every set of weights that the group keeps on its device."""
+    copied = isinstance(group.engine, TransformersEngine) and group.engine.own_weights and not group.engine.elsewhere
+    return [group.policy, *([] if group.reference is None else [group.reference]), *([group.policy] if copied else [])]
 
 
 def _weight_bytes(policy: nn.Module) -> int:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Completion, GenerationRequest
 from drmas_pl.workers.contract import Group
+from drmas_pl.workers.group import WorkerGroup
 
 Residency = Literal["all", "one"]
 
@@ -37,6 +38,24 @@ def awake_engines(groups: Mapping[str, Group], residency: Residency = "all") -> 
             seat = _Seat()
             stack.callback(seat.leave)
             engines = {name: _OnDemand(group, seat) for name, group in groups.items()}
+        yield {agent: engines[name] for name, group in groups.items() for agent in group.agents}
+
+
+@contextmanager
+def engines_ahead(groups: Mapping[str, WorkerGroup]) -> Iterator[dict[str, Engine]]:
+    """Open a rollout phase in which groups may learn, while their engines keep the weights they have now.
+
+    Args:
+        groups: Worker groups by name, whose engines have weights of their own unless the group never learns.
+
+    Yields:
+        An engine by agent name; agents of one group share one object.
+
+    Raises:
+        LifecycleError: An engine generates with weights that are trained.
+    """
+    with ExitStack() as stack:
+        engines = {name: stack.enter_context(group.ahead()) for name, group in groups.items()}
         yield {agent: engines[name] for name, group in groups.items() for agent in group.agents}
 
 

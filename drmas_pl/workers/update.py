@@ -49,6 +49,7 @@ class UpdateSettings:
         micro_batch_tokens: Largest number of tokens computed at once, with padding where there is any; memory grows with it, results
             do not change.
         activation_checkpointing: Keep the inputs of layers alone and compute the rest again in backward: less memory, more time.
+        compile: Compile norms and feed-forward blocks for training, which pays on accelerators; results change by rounding.
         old_logp: Take the ratio against the ``engine``'s log-probs or ``recompute`` them with one forward before the first step.
         mismatch_alarm: Mean absolute difference of engine and trainer log-probs above which a warning is logged.
         max_skips: Number of skipped minibatches in a row after which the run stops.
@@ -61,6 +62,7 @@ class UpdateSettings:
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 16384
     activation_checkpointing: bool = False
+    compile: bool = False
     old_logp: Literal["engine", "recompute"] = "engine"
     mismatch_alarm: float = 0.02
     max_skips: int = 3
@@ -133,7 +135,8 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
         batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
         if batches:
             own = deal_batches(batches, group.fabric)
-            agents[name] = _accumulate(group, agent, own, parameters, first=report.steps + report.skipped == 0)
+            first, stale = report.steps + report.skipped == 0, _are_stale(minibatch, agent, group.weights_version)
+            agents[name] = _accumulate(group, agent, own, parameters, first=first, stale=stale)
             report.rows += sum(map(len, batches))
     if not agents:
         return
@@ -155,7 +158,7 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
 
 
 def _accumulate(
-    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], *, first: bool
+    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], *, first: bool, stale: bool
 ) -> dict[str, float]:
     """Add one agent's gradient to ``.grad``; return its metrics with its loss and the norm of its own gradient."""
     before = [parameter.grad for parameter in parameters]
@@ -166,7 +169,11 @@ def _accumulate(
     loss = float(merged.pop("loss"))
     values = mean_metrics(merged)
     drift = {name: values.pop(name) for name in ("drift", "drift_max")}
-    if first and group.settings.update.old_logp == "engine":
+    if stale:
+        # the policy has moved since these rows were sampled, so that their log-probs say nothing about numerics
+        values = {name: value for name, value in values.items() if name not in ("mismatch", "mismatch_max")}
+        values |= {"policy_shift": drift["drift"], "policy_shift_max": drift["drift_max"]} if first else {}
+    elif first and group.settings.update.old_logp == "engine":
         # nothing was stepped yet, so trainer and engine have the same weights and any drift is numerics
         values |= {"mismatch": drift["drift"], "mismatch_max": drift["drift_max"]}
         _warn_of_mismatch(group, agent, drift["drift"])
@@ -185,6 +192,11 @@ def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool
         # ranks average their gradients, but the denominator is already that of all of them
         group.fabric.backward(out["loss"] * ranks)
     return {**out, "loss": out["loss"].detach()}
+
+
+def _are_stale(rows: Sequence[Row], agent: Agent, version: int) -> bool:
+    """Tell whether older weights than ``version`` sampled any of the agent's rows."""
+    return any(row.agent == agent.name and row.weights_version not in (None, version) for row in rows)
 
 
 def _norm(parameters: Sequence[nn.Parameter]) -> float:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import drmas_pl
 from drmas_pl.data.recorded import read_trajectories
+from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
@@ -165,3 +166,21 @@ def test_a_plain_model_is_evaluated_without_a_checkpoint(tmp_path: Path, monkeyp
     record = json.loads(file.read_text())
     assert record["checkpoint"] is None and record["iteration"] is None
     assert record["models"]["writer"] == {"path": "random:llama-tiny", "weights_version": 0} and record["data"]["tasks"] == 3
+
+
+def test_what_a_group_asked_for_holds_for_its_weights_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["trainer.max_iterations=1", "rollout.samples=2", "logger=none", "data.tasks_per_iteration=2", "output_dir=run"]
+    assert train([*TOY, *words, "engine.groups.shared.max_batch_tokens=300"]) == 0
+    built: list[int] = []
+    monkeypatch.setattr(TransformersEngine, "__init__", _noting(TransformersEngine.__init__, built))
+    assert main(["checkpoint=run", "evaluation.samples=1", "evaluation.pass_at=[1]"]) == 0
+    assert built == [300]
+
+
+def _noting(build: Any, built: list[int]) -> Any:
+    def init(self: Any, *args: Any, max_batch_tokens: int = 0, **more: Any) -> None:
+        built.append(max_batch_tokens)
+        build(self, *args, max_batch_tokens=max_batch_tokens, **more)
+
+    return init

@@ -53,7 +53,8 @@ class Kind(EvenEnv):
 
 
 def judges(trainer: MultiAgentTrainer) -> dict[str, dict[str, Tensor]]:
-    return {name: dict(critic.model.named_parameters()) for name, critic in trainer.critics.items()}
+    critics: Any = trainer.critics
+    return {name: dict(critic.model.named_parameters()) for name, critic in critics.items()}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ NEEDS = {
     "gae": ("critic=value_head", "objective=ppo"),
     "value_head": ("advantage=gae",),
     "marshal": ("credit=return_to_go",),
+    "ahead": ("engine.copy=true",),
 }
 PRESETS = [
     (group, option)
@@ -37,14 +38,25 @@ SHORT = (
 )
 
 
+def train(*words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Train the team for one iteration and return its metrics."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    assert main(["+env=search", "+agents=hierarchy", *SHORT, *words, "output_dir=run"]) == 0
+    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    return next(record for record in records if "train/reward" in record)
+
+
 @pytest.mark.parametrize(("group", "option"), PRESETS, ids=lambda word: word)
 def test_preset_trains_one_iteration(group: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
-    words = ["+env=search", "+agents=hierarchy", *SHORT, f"{group}={option}", *NEEDS.get(option, ()), "output_dir=run"]
-    assert main(words) == 0
-    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    record = next(record for record in records if "train/reward" in record)
+    record = train(f"{group}={option}", *NEEDS.get(option, ()), folder=tmp_path, monkeypatch=monkeypatch)
     assert record["train/group/shared/steps"] >= 1 and record["train/group/shared/skipped"] == 0
     assert 0 < record["train/group/shared/grad_norm"] < math.inf
+    assert all(math.isfinite(value) for value in record.values())
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_half_precision_plays_every_turn(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = train(f"trainer.precision={precision}", folder=tmp_path, monkeypatch=monkeypatch)
+    assert record["train/failed"] == 0 and record["train/group/shared/steps"] >= 1
     assert all(math.isfinite(value) for value in record.values())

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 IN_TURNS = RolloutSettings(samples=4, residency="one")
 
 
-def engine(policy: Any, tokenizer: Any) -> TransformersEngine:
+def engine(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:
     """An engine that keeps nothing from call to call, so that sleeping in between changes not even the rounding."""
     return TransformersEngine(policy, tokenizer, reuse_prefixes=False)
 

@@ -12,9 +12,9 @@ from tests.helpers.source_tree import Import, Module, read_imports, read_modules
 
 # A room may import its own layer and those above it in this list.
 LAYERS = (
-    ("", "types", "errors", "seeding", "parsing", "boxes", "embedded"),
+    ("", "types", "errors", "seeding", "parsing", "boxes", "malloc", "embedded"),
     ("functional", "batch", "prompts", "env", "engines.base", "rewards", "retrieval", "data.files", "data.readers"),
-    ("team", "objective", "packed", "policy", "critic", "optim", "engines", "testing", "smollm2", "adapters"),
+    ("team", "objective", "packed", "policy", "critic", "optim", "engines", "testing", "smollm2", "adapters", "sharded"),
     ("models",),
     ("agent", "checks"),
     ("workers", "rollout", "data"),
@@ -25,7 +25,7 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 # Plug-ins stand beside the layers: what each may use of the core. Nothing of the core may use them.
 PLUGINS = {"envs": LEVEL["env"], "agents": LEVEL["agent"], "conf": LEVEL[""]}
-TORCH_FREE = ("", "types", "errors", "seeding", "parsing", "boxes", "env", "team", "rewards", "retrieval", "data.readers", "envs")
+TORCH_FREE = ("", "types", "errors", "seeding", "parsing", "boxes", "malloc", "env", "team", "rewards", "retrieval", "data.readers", "envs")
 OPTIONAL = {"datasets", "faiss", "fastapi", "peft", "pettingzoo", "pyserini", "ray", "reasoning_gym", "sglang", "uvicorn", "wandb"}
 
 MODULES = read_modules()

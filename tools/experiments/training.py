@@ -111,7 +111,7 @@ def train(regime: str, normalizer: str, *, seed: int, size: Size) -> Record:
             sharing="per_agent",
             fabric=trainer.fabric,
             load=load_model,
-            engine=TransformersEngine,
+            engine=lambda group, policy, tokenizer: TransformersEngine(policy, tokenizer),
             iterations=size.iterations,
         )
         state = trainer.fit(team, groups, make_data(seed, size))

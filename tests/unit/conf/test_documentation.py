@@ -21,6 +21,7 @@ WHOLE = (
     "agents.roles",
     "rollout.align_turns",
     "cluster.groups",
+    "engine.groups",
     "env.retriever",
     "logger.tensorboard",
     "logger.csv",

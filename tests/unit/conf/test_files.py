@@ -17,9 +17,10 @@ from drmas_pl.retrieval import Retriever
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.team import Team
 from drmas_pl.testing import tiny_policy
-from drmas_pl.tools.launch.build import build_engine, build_trainer
+from drmas_pl.tools.launch.build import build_trainer
 from drmas_pl.tools.launch.compose import Choices, compose_file
 from drmas_pl.tools.launch.construct import build, import_target
+from drmas_pl.tools.launch.engines import build_engine, engine_sections
 from drmas_pl.tools.launch.roles import ModelSettings, build_binding, check_run_settings, role_order
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.update import UpdateSettings
@@ -87,7 +88,7 @@ def test_trainer_engine_and_loggers_are_built_from_their_files(tmp_path: Any) ->
     config = configure("+env=math", "+agents=loop", f"output_dir={tmp_path}/run")
     trainer = build_trainer(config, ())
     assert isinstance(trainer, MultiAgentTrainer) and trainer.max_iterations == 60 and len(trainer.fabric.loggers) == 2
-    assert isinstance(build_engine(config["engine"], *tiny_policy()), Engine)
+    assert isinstance(build_engine(engine_sections(config["engine"], ["solver"]), "solver", *tiny_policy()), Engine)
     assert not (tmp_path / "run").exists()
 
 

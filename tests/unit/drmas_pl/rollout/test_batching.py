@@ -27,7 +27,7 @@ def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[Row]]:
 def test_a_row_holds_the_sampled_ids_and_log_probs_of_its_turn() -> None:
     turn = make_turn("writer", (9, 9, 4))
     (row,) = rows([turn], [0.5])["writer"]
-    assert row == Row("writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5)
+    assert row == Row("writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5, weights_version=turn.weights_version)
 
 
 def test_three_turns_of_sixty_tokens_train_a_hundred_and_eighty() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from drmas_pl.trainer.drawing import Drawn, draw_and_play
+from drmas_pl.errors import CheckpointError
+from drmas_pl.trainer.drawing import Drawn, draw_and_play, load_drawn, save_drawn
 from drmas_pl.types import Task, Trajectory
-from tests.helpers.toy import make_data, make_tasks
+from tests.helpers.toy import make_data, make_tasks, make_turn
 
 TASKS = make_tasks(12)
 USELESS = {task.id for index, task in enumerate(TASKS) if index % 3}
@@ -65,3 +68,34 @@ def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture)
         drawn = draw(50, useless={task.id for task in TASKS[1:]})
     assert len(drawn.tasks) == 12 and drawn.kept == {TASKS[0].id} and drawn.draws < 50
     assert "only 1 of 4 tasks" in caplog.text
+
+
+PLAYED = Drawn(
+    (TASKS[0], TASKS[1], TASKS[0]),
+    [Trajectory(task, sample, (make_turn("writer"),), 0.1, "terminated", metrics={"x": 1 / 3}) for task in TASKS[:2] for sample in (0, 1)],
+    frozenset({TASKS[1].id}),
+    3,
+    {"writer": 4},
+)
+
+
+@pytest.mark.parametrize("kept", [PLAYED.kept, None])
+def test_what_was_played_is_read_back_as_it_was(tmp_path: Path, kept: frozenset[str] | None) -> None:
+    drawn = replace(PLAYED, kept=kept)
+    save_drawn(tmp_path, drawn)
+    assert load_drawn(tmp_path, TASKS) == drawn
+
+
+def test_tasks_are_the_runs_own_where_it_has_them(tmp_path: Path) -> None:
+    task = replace(TASKS[0], metadata={"pair": (1, 2)})
+    save_drawn(tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")]))
+    assert load_drawn(tmp_path, [task]).trajectories[0].task is task
+    assert load_drawn(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["drawn.json", "trajectories.jsonl"])
+def test_a_damaged_file_is_an_error(tmp_path: Path, name: str) -> None:
+    save_drawn(tmp_path, PLAYED)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match=r"cannot be read .*; choose another one of the run"):
+        load_drawn(tmp_path, TASKS)

@@ -11,7 +11,15 @@ import torch
 from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.rollout.table import TurnTable, build_table
-from drmas_pl.trainer.metrics import calls_per_agent, collection_metrics, health_metrics, mean, signal_metrics, update_metrics
+from drmas_pl.trainer.metrics import (
+    calls_per_agent,
+    collection_metrics,
+    health_metrics,
+    mean,
+    signal_metrics,
+    staleness_metrics,
+    update_metrics,
+)
 from drmas_pl.types import Trajectory
 from drmas_pl.workers.update import UpdateReport
 from tests.helpers.toy import Speaker, make_tasks, make_turn
@@ -135,6 +143,11 @@ def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) ->
 def test_an_agent_that_never_spoke_has_calls_alone() -> None:
     assert [name for name in collection_metrics("train", [], ["writer"]) if "/writer/" in name] == ["train/writer/calls"]
     assert mean([]) == 0.0
+
+
+def test_staleness_is_the_mean_over_an_agents_turns(collection: list[Trajectory]) -> None:
+    found = staleness_metrics(collection, {"writer": 1, "editor": 3, "nobody": 2})
+    assert found == {"train/writer/staleness": 1.0, "train/editor/staleness": 3.0, "train/nobody/staleness": 0.0}
 
 
 def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:

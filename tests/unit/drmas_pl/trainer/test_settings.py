@@ -21,6 +21,7 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
         ({"max_concurrent": 0}, "rollout.max_concurrent must be at least 1, got 0"),
         ({"env_workers": -1}, "rollout.env_workers must be at least 0, got -1"),
         ({"retries": -1}, "rollout.retries must be at least 0, got -1"),
+        ({"staleness": 2}, "rollout.staleness must be 0 or 1, got 2"),
         ({"max_failed_share": 1.5}, r"rollout.max_failed_share must be in \[0, 1\], got 1.5"),
     ],
 )

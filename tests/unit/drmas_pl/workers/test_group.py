@@ -57,6 +57,9 @@ class Journal(Engine):
         super().sync(version)
         self.calls.append(f"sync {version}")
 
+    def detach(self) -> None:
+        self.calls.append("detach")
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -107,7 +110,7 @@ def test_hooks_hang_on_every_transition() -> None:
         policy=policy,
         tokenizer=tokenizer,
         agents=[Speaker("writer")],
-        engine=make_engine(policy, tokenizer),
+        engine=make_engine("g", policy, tokenizer),
         fabric=Fabric(accelerator="cpu", devices=1),
         hooks=[lambda *pair: seen.append(pair)],
     )
@@ -117,9 +120,34 @@ def test_hooks_hang_on_every_transition() -> None:
     assert seen == [(State.ASLEEP, State.ROLLOUT), (State.ROLLOUT, State.ASLEEP), (State.ASLEEP, State.CLOSED)]
 
 
+def test_an_engine_is_detached_with_the_newest_weights_before_it_generates_ahead(shared: Build, rows: Rows) -> None:
+    journal = Journal()
+    journal.own_weights = True
+    group = shared(engine=lambda group, policy, tokenizer: journal)
+    journal.calls.clear()
+    for calls in (["wake", "detach"], ["wake", "sync 1", "detach"]):
+        with group.ahead():
+            assert journal.calls == calls and group.state is State.AHEAD
+            train(group, rows)
+        assert journal.calls.pop() == "sleep" and group.state is State.ASLEEP
+        journal.calls.clear()
+    assert group.weights_version == 2 and group.sync_seconds > 0
+
+
+def test_only_engines_that_share_nothing_with_training_generate_ahead(shared: Build) -> None:
+    with pytest.raises(LifecycleError, match="the engine of worker group 'shared' has no weights of its own"), shared().ahead():
+        pass
+
+
+def test_a_frozen_group_generates_ahead_from_its_weights(fabric: Fabric) -> None:
+    group = make_groups(fabric, binding={"writer": {"trainable": False}})["writer"]
+    with group.ahead() as engine:
+        assert engine.generate([REQUEST])[0].token_ids
+
+
 def test_weights_are_synced_once_per_update(shared: Build, rows: Rows) -> None:
     journal = Journal()
-    group = shared(engine=lambda policy, tokenizer: journal)
+    group = shared(engine=lambda group, policy, tokenizer: journal)
     journal.calls.clear()
     with group.rollout():
         pass
@@ -133,7 +161,7 @@ def test_weights_are_synced_once_per_update(shared: Build, rows: Rows) -> None:
 
 def test_a_closed_group_stays_closed(shared: Build) -> None:
     journal = Journal()
-    group = shared(engine=lambda policy, tokenizer: journal)
+    group = shared(engine=lambda group, policy, tokenizer: journal)
     group.close()
     assert journal.calls[-1] == "close" and group.state is State.CLOSED
     with pytest.raises(LifecycleError, match="from closed to rollout"), group.rollout():

@@ -14,6 +14,10 @@ ALLOWED = {
     (State.ROLLOUT, State.ASLEEP),
     (State.ASLEEP, State.TRAINING),
     (State.TRAINING, State.ASLEEP),
+    (State.ASLEEP, State.AHEAD),
+    (State.AHEAD, State.ASLEEP),
+    (State.AHEAD, State.TRAINING),
+    (State.TRAINING, State.AHEAD),
     (State.ASLEEP, State.CLOSED),
 }
 FORBIDDEN = [pair for pair in product(State, State) if pair not in ALLOWED]
@@ -58,7 +62,7 @@ def test_hooks_do_not_see_forbidden_transitions() -> None:
     assert not calls
 
 
-@pytest.mark.parametrize("state", [State.ROLLOUT, State.TRAINING])
+@pytest.mark.parametrize("state", [State.ROLLOUT, State.TRAINING, State.AHEAD])
 def test_an_exception_inside_a_phase_ends_it(state: State) -> None:
     lifecycle = Lifecycle("solver")
     with pytest.raises(ZeroDivisionError), lifecycle.phase(state):
@@ -72,6 +76,25 @@ def test_phases_do_not_nest() -> None:
         with pytest.raises(LifecycleError, match="from rollout to training"), lifecycle.phase(State.TRAINING):
             pass
         assert lifecycle.state is State.ROLLOUT
+
+
+def test_a_group_learns_while_its_engine_generates_ahead_and_nothing_else_does() -> None:
+    lifecycle = Lifecycle("solver")
+    with lifecycle.phase(State.AHEAD):
+        with lifecycle.phase(State.TRAINING):
+            assert lifecycle.state is State.TRAINING
+        assert lifecycle.state is State.AHEAD
+        with pytest.raises(LifecycleError, match="from ahead to rollout"), lifecycle.phase(State.ROLLOUT):
+            pass
+    assert lifecycle.state is State.ASLEEP
+
+
+def test_a_phase_does_not_end_before_the_one_inside_it() -> None:
+    lifecycle = Lifecycle("solver")
+    outer = lifecycle.phase(State.AHEAD)
+    outer.__enter__()
+    with pytest.raises(LifecycleError, match="is training but must be ahead"), lifecycle.phase(State.TRAINING):
+        outer.__exit__(None, None, None)
 
 
 def test_require_names_what_is_and_what_must_be() -> None:

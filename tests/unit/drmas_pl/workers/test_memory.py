@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
+from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.memory import GroupMemory, MemoryPlan, group_memory, plan_memory
 from drmas_pl.workers.update import UpdateSettings
@@ -51,6 +52,22 @@ def test_a_real_group_is_counted(fabric: Fabric) -> None:
     size = config.hidden_size // config.num_attention_heads  # type: ignore[union-attr, operator]
     assert memory.cache == tokens * config.num_hidden_layers * 2 * config.num_key_value_heads * size * 4  # type: ignore[union-attr, operator]
     assert memory.activations == 10 * config.hidden_size * 4 * 17 * config.num_hidden_layers  # type: ignore[union-attr, operator]
+
+
+def test_caches_stay_while_groups_learn_if_they_are_played_ahead() -> None:
+    assert plan_memory([group("a"), group("b")], "all", staleness=1) == MemoryPlan(580, 680)
+
+
+def test_a_copy_of_the_weights_counts_where_it_is(fabric: Fabric) -> None:
+    counted = {}
+    for device in (None, "meta"):
+        built = make_groups(fabric, engine=lambda name, *parts, device=device: TransformersEngine(*parts, copy=True, device=device))[
+            "writer"
+        ]
+        counted[device] = group_memory(built)
+    plain = group_memory(make_groups(fabric)["writer"])
+    assert (counted[None].weights, counted[None].cache) == (2 * plain.weights, plain.cache)
+    assert (counted["meta"].weights, counted["meta"].cache) == (plain.weights, 0)
 
 
 def test_the_optimizer_estimate_is_what_adamw_holds(fabric: Fabric) -> None:

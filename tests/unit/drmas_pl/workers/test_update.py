@@ -203,6 +203,22 @@ def test_a_mismatch_is_reported_before_the_first_step_and_alarmed_once(shared: B
     assert "disagree" not in caplog.text
 
 
+@pytest.mark.parametrize("old_logp", ["engine", "recompute"])
+def test_rows_of_older_weights_raise_no_alarm(shared: Build, rows: Rows, caplog: pytest.LogCaptureFixture, old_logp: Any) -> None:
+    group = shared(update=UpdateSettings(updates_per_iteration=2, mismatch_alarm=0.05, old_logp=old_logp))
+    group.weights_version = 1
+    stale = {name: [replace(row, weights_version=0) for row in own] for name, own in rows.items()}
+    with caplog.at_level(logging.WARNING):
+        found = train(group, stale).agents["writer"]
+    assert found["policy_shift"] > 0.05 and "mismatch" not in found and "disagree" not in caplog.text
+
+
+def test_rows_of_the_trained_weights_are_compared(shared: Build, rows: Rows) -> None:
+    group = shared(update=UpdateSettings(mismatch_alarm=9.0))
+    found = train(group, {name: [replace(row, weights_version=0) for row in own] for name, own in rows.items()}).agents["writer"]
+    assert found["mismatch"] > 0.05 and "policy_shift" not in found
+
+
 def test_the_kl_term_pulls_to_the_starting_weights_which_stay_fixed(shared: Build, capture: Capture, rows: Rows) -> None:
     agent, update = {"objective": {"kl_coef": 0.5}}, UpdateSettings(updates_per_iteration=2)
     with_kl, without = shared(agent=agent, update=update), shared(update=update)

@@ -1,0 +1,130 @@
+"""New weights travel to one engine while the next group learns."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from lightning.fabric import Fabric
+
+from drmas_pl.cluster.together import update_groups
+from drmas_pl.engines.base import Engine
+from drmas_pl.errors import EngineError
+from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.handover import Handover
+from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.update import UpdateReport, UpdateSettings
+from tests.helpers.toy import make_groups
+
+SEEDS = {"writer": 1, "editor": 2}
+
+
+class Served(Engine):
+    """Counts how often it is given weights, and by which thread."""
+
+    own_weights = True
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    def generate(self, requests: Any) -> Any:
+        return []
+
+    def sync(self, version: int) -> None:
+        super().sync(version)
+        self.threads.append(threading.current_thread().name)
+
+
+def served(group: str, policy: Any, tokenizer: Any) -> Engine:
+    return Served()
+
+
+@pytest.fixture
+def groups(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> dict[str, WorkerGroup]:
+    """Groups whose updates change nothing but the version."""
+
+    def update(group: WorkerGroup, *args: Any, **kwargs: Any) -> UpdateReport:
+        group.weights_version += 1
+        return UpdateReport(steps=1)
+
+    monkeypatch.setattr(WorkerGroup, "update", update)
+    return make_groups(fabric, engine=served)
+
+
+def learn(groups: dict[str, WorkerGroup], *, idle: bool = True) -> None:
+    with Handover(idle=idle) as handover:
+        update_groups(list(groups.values()), {}, SEEDS, learnt=handover.begin)
+
+
+def test_one_groups_weights_travel_while_the_next_learns(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+    learns, arrived = threading.Event(), threading.Event()
+    writer, editor = groups["writer"], groups["editor"]
+    sync, update = writer.engine.sync, WorkerGroup.update
+
+    def syncing(version: int) -> None:
+        assert learns.wait(30) and writer.state is State.ROLLOUT
+        sync(version)
+        arrived.set()
+
+    def updating(group: WorkerGroup, *args: Any, **kwargs: Any) -> UpdateReport:
+        if group is editor:
+            learns.set()
+            assert arrived.wait(30)
+        return update(group, *args, **kwargs)
+
+    monkeypatch.setattr(writer.engine, "sync", syncing)
+    monkeypatch.setattr(WorkerGroup, "update", updating)
+    learn(groups)
+    assert {group.state for group in groups.values()} == {State.ASLEEP}
+
+
+def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(groups: dict[str, WorkerGroup]) -> None:
+    for _ in range(3):
+        learn(groups)
+        for group in groups.values():
+            with group.rollout() as engine:
+                assert engine.weights_version == group.weights_version
+    for group in groups.values():
+        assert len(group.engine.threads) == 3 and all(name.startswith("handover") for name in group.engine.threads)  # type: ignore[attr-defined]
+        assert group.sync_seconds > 0
+
+
+def test_a_group_that_has_not_changed_is_left_alone(groups: dict[str, WorkerGroup]) -> None:
+    with Handover(idle=True) as handover:
+        handover.begin(groups["writer"])
+    assert groups["writer"].engine.threads == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("reason", ["busy", "no weights of its own", "offload"])
+def test_otherwise_new_weights_wait_for_the_next_rollout(groups: dict[str, WorkerGroup], fabric: Fabric, reason: str) -> None:
+    if reason == "offload":
+        groups = make_groups(fabric, engine=served, update=UpdateSettings(offload="optimizer"))
+    for group in groups.values():
+        group.engine.own_weights = reason != "no weights of its own"
+    learn(groups, idle=reason != "busy")
+    engine: Any = groups["writer"].engine
+    assert engine.threads == []
+    with groups["writer"].rollout():
+        assert engine.threads == [threading.current_thread().name]
+
+
+def test_a_failure_ends_the_update_after_all_groups_have_learnt(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(version: int) -> None:
+        raise EngineError("on purpose")
+
+    monkeypatch.setattr(groups["writer"].engine, "sync", fail)
+    with pytest.raises(EngineError, match="on purpose"):
+        learn(groups)
+    assert groups["editor"].weights_version == 1 and groups["writer"].state is State.ASLEEP
+
+
+def test_an_error_while_groups_learn_is_not_hidden(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(version: int) -> None:
+        raise EngineError("less important")
+
+    monkeypatch.setattr(groups["writer"].engine, "sync", fail)
+    groups["writer"].weights_version = 1
+    with pytest.raises(ZeroDivisionError), Handover(idle=True) as handover:
+        handover.begin(groups["writer"])
+        raise ZeroDivisionError
