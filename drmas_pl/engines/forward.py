@@ -16,8 +16,6 @@ from drmas_pl.engines.shared_prompt import Groups, SharedPromptMode
 class Forward:
     """Next-token logits, asked for with the arguments that the model's Transformers version understands.
 
-    Passes must run inside ``mode``.
-
     Args:
         policy: A Transformers causal language model, possibly wrapped by PEFT.
 
@@ -27,7 +25,6 @@ class Forward:
             scaled-dot-product kind, or where a window limits how far back a token sees; rows then join both parts.
         fuses: Whether decoding leaves the modules of the model aside; copies of its weights are then kept, and must be given up
             when the weights change.
-        mode: Context that speeds up attention and linear layers.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -38,7 +35,7 @@ class Forward:
         self.layers: int = config.num_hidden_layers
         self.splits_attention = config._attn_implementation == "sdpa" and not windowed
         self.fuses = self.splits_attention and can_fuse(policy)
-        self.mode = SharedPromptMode(packs=not self.fuses)
+        self._mode = SharedPromptMode(packs=not self.fuses)
         self._policy = policy
         self._step: FusedStep | None = None
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -77,16 +74,18 @@ class Forward:
             if self._step is None:
                 self._step = FusedStep(self._policy, rows=len(ids))
             return self._step(ids, positions, cache=cache, groups=groups)
-        self.mode.cache, self.mode.groups = cache, groups
+        self._mode.cache, self._mode.groups = cache, groups
         try:
             return self._run(ids[:, None], None if mask is None else mask.long(), positions[:, None], cache)
         finally:
-            self.mode.groups = None
+            self._mode.groups = None
 
     def _run(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: RowCache) -> Tensor:
-        output = self._policy(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self._cache_name: cache}, **self._extra
-        )
+        # nothing else may run inside, since every operation pays for it
+        with self._mode:
+            output = self._policy(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self._cache_name: cache}, **self._extra
+            )
         return output.logits[:, -1]
 
 

@@ -99,10 +99,11 @@ class TransformersEngine(Engine):
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
         try:
-            with evaluating(self.policy), torch.inference_mode(), self.autocast(), self._current().mode:
+            with evaluating(self.policy), torch.inference_mode(), self.autocast():
+                forward = self._current()
                 earlier, self._earlier = self._earlier, []
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch([requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
+                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
                     self._remember(batch)
@@ -182,10 +183,11 @@ class TransformersEngine(Engine):
         if chunk:
             yield chunk
 
-    def _batch(self, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]) -> DecodeBatch:
-        assert self._forward is not None
+    def _batch(
+        self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]
+    ) -> DecodeBatch:
         return DecodeBatch(
-            self._forward,
+            forward,
             requests,
             rooms,
             stop_token_ids=self.stop_token_ids,
