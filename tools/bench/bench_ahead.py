@@ -21,17 +21,15 @@ from typing import Any, Literal
 
 import torch
 
-from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.parsing import FinishReason, Parsed
-from drmas_pl.prompts import Template
+from drmas_pl.parsing import Parsed
 from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_policy
-from drmas_pl.tools.bench.workload import table
+from drmas_pl.tools.bench.workload import AnyText, Speaker, table
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Completion, GenerationRequest, Record, Task
@@ -40,18 +38,6 @@ from drmas_pl.workers.update import UpdateSettings
 
 AGENTS = ("first", "second")
 TURNS = 4
-
-
-class _AnyText:
-    """Accepts every utterance."""
-
-    def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
-        return Parsed("valid", action=text)
-
-
-class _Speaker(Agent):
-    grammar = _AnyText()
-    templates = {"full": Template(user="{question} {history}", records={"text": "{text}"}, chat=False)}
 
 
 class _Even(TextEnv):
@@ -71,7 +57,7 @@ class _Pair(Team):
     """Its agents speak one after the other; what the second one says is done."""
 
     possible_agents = AGENTS
-    grammars = dict.fromkeys(AGENTS, _AnyText())
+    grammars = dict.fromkeys(AGENTS, AnyText())
 
     def begin(self) -> tuple[str, ...]:
         return AGENTS
@@ -121,7 +107,7 @@ def run(staleness: Literal[0, 1], latency: float, *, iterations: int, samples: i
         )
         # what distant engines say has made-up log-probs
         update = UpdateSettings(mismatch_alarm=float("inf"))
-        bindings = [AgentBinding(_Speaker(name, sampling={"max_new_tokens": 16}), "tiny", update=update) for name in AGENTS]
+        bindings = [AgentBinding(Speaker(name, sampling={"max_new_tokens": 16}), "tiny", update=update) for name in AGENTS]
         groups = build_groups(
             bindings,
             sharing="per_agent",

@@ -29,15 +29,14 @@ from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.parsing import FinishReason, Parsed
-from drmas_pl.prompts import Template
+from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.batching import check_collection
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.rollout.table import build_table
 from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_tokenizer
-from drmas_pl.tools.bench.workload import table
+from drmas_pl.tools.bench.workload import AnyText, Speaker, table
 from drmas_pl.trainer.experience import training_rows
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics
 from drmas_pl.types import Record, Task, Trajectory
@@ -85,18 +84,6 @@ SWEEPS: dict[str, tuple[Size, ...]] = {
 }
 
 
-class _AnyText:
-    """Accepts every utterance."""
-
-    def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
-        return Parsed("valid", action=text)
-
-
-class _Speaker(Agent):
-    grammar = _AnyText()
-    templates = {"full": Template(user="{question} {history}", records={"text": "{text}"}, chat=False)}
-
-
 class _Counter(TextEnv):
     """Ends after ``turns`` actions; solved by an even digit at the end of the last one."""
 
@@ -132,7 +119,7 @@ class _Relay(Team):
 def make_team(size: Size) -> Team:
     """Build a relay of the size's agents."""
     names = tuple(f"agent{number}" for number in range(size.agents))
-    kind = type("Relay", (_Relay,), {"possible_agents": names, "grammars": {name: _AnyText() for name in names}})
+    kind = type("Relay", (_Relay,), {"possible_agents": names, "grammars": {name: AnyText() for name in names}})
     return kind(_Counter(size.turns))
 
 
@@ -152,7 +139,7 @@ class Bench:
         self.size = size
         tokenizer = tiny_tokenizer()
         team = make_team(size)
-        self.agents: dict[str, Agent] = {name: _Speaker(name).bind(torch.nn.Identity(), tokenizer) for name in team.possible_agents}
+        self.agents: dict[str, Agent] = {name: Speaker(name).bind(torch.nn.Identity(), tokenizer) for name in team.possible_agents}
         scripted = [ScriptedEngine(reply, tokenizer) for _ in range(size.engines)]
         self.engines: Mapping[str, Engine] = {name: scripted[place % size.engines] for place, name in enumerate(self.agents)}
         self.collector = Collector(team, self.agents, max_calls=size.turns, max_concurrent=size.concurrent)

@@ -1,4 +1,4 @@
-"""What the update and iteration benchmarks compute: sums in words, padded to prompts of one length."""
+"""What the benchmarks have in common: prompts of one length, agents that say anything, timing, processes, tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,25 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from drmas_pl.agent import Agent
+from drmas_pl.parsing import FinishReason, Parsed
+from drmas_pl.prompts import Template
+
 _FILLER = "Read the question and answer with a single number and nothing else. " * 60
+
+
+class AnyText:
+    """Accepts every utterance."""
+
+    def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
+        return Parsed("valid", action=text)
+
+
+class Speaker(Agent):
+    """Sees the question and what was said."""
+
+    grammar = AnyText()
+    templates = {"full": Template(user="{question} {history}", records={"text": "{text}"}, chat=False)}
 
 
 def make_prompts(tokenizer: Any, count: int, *, tokens: int, seed: int = 0) -> list[dict[str, str]]:
