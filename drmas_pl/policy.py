@@ -41,9 +41,8 @@ def response_logprobs(
         entropy: Whether to return entropies as well: their ``value`` alone, which keeps no graph over (N, R, V), or with ``gradient``.
     """
     if packs(policy):
-        logp, values = packed_logprobs(policy, batch, temperature=temperature)
-        kept = None if entropy is None else values if entropy == "gradient" else values.detach()
-        return ResponseLogprobs(logp, kept)
+        logp, values = packed_logprobs(policy, batch, temperature=temperature, entropy_gradient=entropy == "gradient")
+        return ResponseLogprobs(logp, None if entropy is None else values)
     shared = share_prompts(batch) if takes_any_mask(policy) else None
     logits = _separate_logits(policy, batch) if shared is None else _shared_logits(policy, shared)
     targets = batch.input_ids[:, -batch.response_mask.shape[1] :]

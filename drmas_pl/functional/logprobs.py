@@ -150,31 +150,36 @@ class _ChunkedHead(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, ids, total, entropy = ctx.saved_tensors
-        grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
+        grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp / ctx.temperature
+        grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
         grad_hidden = torch.zeros_like(_upcast(hidden)) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        # gradients of logits are (chosen - p) * grad_logp; a factor common to a row is left to the small operands of the products
+        common = grad_logp.unsqueeze(-1) if grad_entropy is None else torch.ones_like(total).unsqueeze(-1)
+        scaled = (hidden * -common).to(hidden.dtype)
         for start in range(0, weight.shape[0], ctx.chunk):
             part = weight[start : start + ctx.chunk].to(hidden.dtype)
-            logp = _slice_logits(hidden, part, ctx.temperature).sub_(total.unsqueeze(-1))
-            factor = grad_logp.unsqueeze(-1)
-            if grad_entropy is not None:
-                factor = factor + grad_entropy.unsqueeze(-1) * (logp + entropy.unsqueeze(-1))
-            grad = logp.exp_().mul_(-factor)
+            grad = _slice_logits(hidden, part, ctx.temperature).sub_(total.unsqueeze(-1))
             inside, local = _locate(ids, start, part.shape[0])
-            grad.scatter_add_(-1, local, (grad_logp * inside).unsqueeze(-1))
-            grad = grad.div_(ctx.temperature).to(hidden.dtype)
+            if grad_entropy is None:
+                grad.exp_().scatter_add_(-1, local, -inside.to(grad.dtype).unsqueeze(-1))
+            else:
+                factor = grad_logp.unsqueeze(-1) + grad_entropy.unsqueeze(-1) * (grad + entropy.unsqueeze(-1))
+                grad.exp_().mul_(factor).scatter_add_(-1, local, -(grad_logp * inside).unsqueeze(-1))
+            grad = grad.to(hidden.dtype)
             with torch.autocast(hidden.device.type, enabled=False):
                 if grad_hidden is not None:
-                    grad_hidden += fast_product(grad, part.t())
+                    grad_hidden -= fast_product(grad, part.t())
                 if grad_weight is not None:
-                    grad_weight[start : start + ctx.chunk] = fast_outer(grad, hidden)
-        return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, None, None, None
+                    grad_weight[start : start + ctx.chunk] = fast_outer(grad, scaled)
+        return None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype), grad_weight, None, None, None
 
 
 def _slice_logits(hidden: Tensor, part: Tensor, temperature: float) -> Tensor:
     """Logits of a vocabulary slice; forward and backward must agree, so autocast may not interfere."""
     with torch.autocast(hidden.device.type, enabled=False):
-        return _upcast(fast_product(hidden, part.to(hidden.dtype))).div_(temperature)
+        logits = _upcast(fast_product(hidden, part.to(hidden.dtype)))
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 def _locate(ids: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:

@@ -77,7 +77,5 @@ def fast_outer(left: Tensor, right: Tensor) -> Tensor:
     >>> fast_outer(torch.ones(2, 3), torch.ones(2, 1)).shape
     torch.Size([3, 1])
     """
-    # oneDNN copies its left operand, so the narrower one goes there
-    if left.shape[1] > right.shape[1]:
-        return fast_product(right.t(), left.t()).t()
+    # the other way round oneDNN would copy less, but the result is a gradient, which is added to others in this layout
     return fast_product(left.t(), right.t())

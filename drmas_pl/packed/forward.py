@@ -20,6 +20,7 @@ from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.engines.transformers import evaluating
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
+from drmas_pl.packed.fused import FusedLayers
 from drmas_pl.packed.mode import Attend, PackedMode
 from drmas_pl.packed.shared import share_prompts, takes_any_mask
 from drmas_pl.packed.tree import lay_out, tree_kernel
@@ -42,6 +43,7 @@ class Inputs(NamedTuple):
         position_ids: (B, L).
         wanted: Row and column, (M,) each, of the outputs that predict the response tokens, in the order of the response mask.
         attend: How to attend; None leaves attention to the policy.
+        layers: Layers of the policy that attend and normalise by themselves.
     """
 
     input_ids: Tensor
@@ -49,6 +51,7 @@ class Inputs(NamedTuple):
     position_ids: Tensor
     wanted: tuple[Tensor, Tensor]
     attend: Attend | None = None
+    layers: FusedLayers | None = None
 
 
 def packs(policy: nn.Module | None) -> bool:
@@ -71,13 +74,16 @@ def lays_out_tree(policy: nn.Module | None) -> bool:
     return policy is not None and packs(policy) and tree_kernel(policy) is not None
 
 
-def packed_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def packed_logprobs(
+    policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, entropy_gradient: bool = True
+) -> tuple[Tensor, Tensor]:
     """Score the response tokens of a micro-batch.
 
     Args:
         policy: Causal language model for which :func:`packs` holds.
         batch: N rows.
         temperature: Sampling temperature.
+        entropy_gradient: Whether entropies have a gradient, which takes longer.
 
     Returns:
         Log-probs and entropies in nats, (N, R) float32 each, 0 where masked.
@@ -85,24 +91,34 @@ def packed_logprobs(policy: nn.Module, batch: TokenBatch, *, temperature: float 
     Raises:
         ConfigError: The forward pass has changed since the policy was tried out.
     """
-    found, _ = _run(policy, batch, temperature)
+    found, _ = _run(policy, batch, temperature, entropy_gradient=entropy_gradient)
     empty = torch.zeros(batch.response_mask.shape, device=found.device)
     logp, entropy = (empty.masked_scatter(batch.response_mask, part) for part in found.float().unbind(-1))
-    return logp, entropy
+    return logp, entropy if entropy_gradient else entropy.detach()
 
 
-def _run(policy: nn.Module, batch: TokenBatch, temperature: float) -> tuple[Tensor, PackedMode]:
+def _run(policy: nn.Module, batch: TokenBatch, temperature: float, *, entropy_gradient: bool) -> tuple[Tensor, PackedMode]:
     """Return (M, 2) log-probs and entropies, and the context they were computed in."""
     head = _head(policy)
     assert head is not None
     inputs = _inputs(policy, batch)
     targets = batch.input_ids[:, -batch.response_mask.shape[1] :][batch.response_mask]
-    mode = PackedMode(head, index=inputs.wanted, targets=targets, temperature=temperature, attend=inputs.attend)
+    mode = PackedMode(
+        head,
+        index=inputs.wanted,
+        targets=targets,
+        temperature=temperature,
+        entropy_gradient=entropy_gradient,
+        attend=inputs.attend,
+        layers=inputs.layers,
+    )
     with mode:
         output: Tensor = policy(
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, position_ids=inputs.position_ids, use_cache=False
         ).logits
-    if (inputs.attend is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
+    if (
+        inputs.attend is not None and mode.attended + (inputs.layers.attended if inputs.layers else 0) != _layers(policy)
+    ) or not mode.answered_with(output):
         raise ConfigError(
             f"{type(policy).__name__} does not call scaled_dot_product_attention in every layer, or changes what its output embedding "
             "returns; do not change attention or head of a policy that is being trained"
@@ -116,9 +132,11 @@ def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
     rows, columns = batch.response_mask.nonzero(as_tuple=True)
     if len(rows) and takes_any_mask(policy) and not _drops_attention(policy):
         if (kernel := tree_kernel(policy)) is not None:
-            tree = lay_out(batch, kernel)
+            tree = lay_out(policy, batch, kernel)
             token = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
-            return Inputs(tree.input_ids, token, tree.position_ids, (torch.zeros_like(tree.predictor), tree.predictor), tree.attend)
+            return Inputs(
+                tree.input_ids, token, tree.position_ids, (torch.zeros_like(tree.predictor), tree.predictor), tree.attend, tree.layers
+            )
         if (shared := share_prompts(batch)) is not None:
             index = (shared.group[rows], width - 1 + shared.before[rows, columns])
             return Inputs(shared.input_ids, shared.mask, shared.position_ids, index)
@@ -150,7 +168,7 @@ def _agrees(policy: Any) -> bool:
     rows = [Row("", p, r, (0.0,) * len(r), 1.0) for p, r in ((prompt, (3, 4)), (prompt, (5,)), ((6, 7), (8, 2, 1)))]
     with evaluating(policy):
         try:
-            found, mode = _run(policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0)
+            found, mode = _run(policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0, entropy_gradient=False)
         except (ConfigError, TypeError, ValueError, RuntimeError) as error:
             log.info("%s is computed row by row: %s", type(policy).__name__, error)
             return False

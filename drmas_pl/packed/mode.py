@@ -12,6 +12,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from drmas_pl.engines.fast_linear import FastLinearMode
 from drmas_pl.functional.logprobs import chunked_logprobs_entropy
+from drmas_pl.packed.fused import FusedLayers
 
 # largest slice of logits that exists at a time, in numbers: a few of them fit into a processor's cache, accelerators need more
 _SLICE, _ACCELERATOR_SLICE, _LEAST_CHUNK = 1 << 21, 1 << 26, 1024
@@ -42,30 +43,45 @@ class PackedMode(FastLinearMode):
         index: Row and column, (M,) each, of the outputs that predict a token.
         targets: (M,) the predicted ids.
         temperature: Sampling temperature.
+        entropy_gradient: Whether entropies have a gradient, which takes longer.
         attend: How to attend; None leaves attention to the model.
+        layers: Layers that attend and normalise by themselves.
 
     Attributes:
-        attended: Number of attention calls that were answered.
+        attended: Number of attention calls that were answered, beside those of ``layers``.
         precision: Type in which the head was computed; None as long as the model has not asked.
     """
 
     def __init__(
-        self, head: Tensor, *, index: tuple[Tensor, Tensor], targets: Tensor, temperature: float, attend: Attend | None = None
+        self,
+        head: Tensor,
+        *,
+        index: tuple[Tensor, Tensor],
+        targets: Tensor,
+        temperature: float,
+        entropy_gradient: bool,
+        attend: Attend | None = None,
+        layers: FusedLayers | None = None,
     ) -> None:
         super().__init__()
         self._head, self._index, self._targets, self._temperature, self._attend = head, index, targets, temperature, attend
+        self._entropy_gradient, self._layers = entropy_gradient, layers
         self.attended = 0
         self.precision: torch.dtype | None = None
         self._answer: Tensor | None = None
 
     def __enter__(self) -> PackedMode:
         _running.set(self)
+        if self._layers is not None:
+            self._layers.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         _running.set(None)
         super().__exit__(*exception)
+        if self._layers is not None:
+            self._layers.__exit__(*exception)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -92,7 +108,7 @@ class PackedMode(FastLinearMode):
             chosen = chosen.to(torch.get_autocast_dtype(kind))
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
-        found = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk)
-        answer = torch.stack(found, dim=-1)[None]
+        logp, entropy = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk)
+        answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
         self.precision, self._answer = chosen.dtype, answer.detach()
         return answer

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from drmas_pl.batch import TokenBatch
 from drmas_pl.packed.attention import Pieces, attends_on, plan, tree_attention
 from drmas_pl.packed.flex import flex_runs, flex_tree_attention, pad_to_blocks, tree_mask
+from drmas_pl.packed.fused import FusedLayers
 from drmas_pl.packed.layout import pack_rows
 from drmas_pl.packed.mode import Attend
 from drmas_pl.packed.shared import takes_any_mask
@@ -31,12 +32,14 @@ class Tree(NamedTuple):
         position_ids: (1, T).
         predictor: (M,) place whose output predicts each response token, in the order of the batch's response mask.
         attend: Attention along the tree.
+        layers: Fused layers of the policy; None leaves them to their modules.
     """
 
     input_ids: Tensor
     position_ids: Tensor
     predictor: Tensor
     attend: Attend
+    layers: FusedLayers | None = None
 
 
 def tree_kernel(policy: nn.Module) -> Kernel | None:
@@ -54,16 +57,18 @@ def tree_kernel(policy: nn.Module) -> Kernel | None:
     return "blocks" if runs else None
 
 
-def lay_out(batch: TokenBatch, kernel: Kernel) -> Tree:
+def lay_out(policy: nn.Module, batch: TokenBatch, kernel: Kernel) -> Tree:
     """Lay out the rows of a micro-batch for one of the kernels.
 
     Args:
+        policy: Model that will compute them.
         batch: N rows with at least one response token, on the device of the policy.
         kernel: From :func:`tree_kernel`.
     """
     if kernel == "pieces":
         packed = pack_rows(batch)
-        return Tree(packed.input_ids, packed.position_ids, packed.predictor, partial(attend_in_pieces, pieces=plan(packed.segments)))
+        attend = partial(attend_in_pieces, pieces=plan(packed.segments))
+        return Tree(packed.input_ids, packed.position_ids, packed.predictor, attend, FusedLayers(policy, packed.segments))
     # a segment costs this kernel nothing
     packed = pad_to_blocks(pack_rows(batch, min_saved=1))
     mask = tree_mask(packed.segments, packed.input_ids.shape[1], device=batch.input_ids.device)

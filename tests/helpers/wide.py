@@ -6,10 +6,11 @@ import random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from drmas_pl.batch import Row
+from drmas_pl.packed.layout import Segment
 
 
 def wide_policy(*, heads: int = 2, attention: str = "sdpa", kind: tuple[Any, Any] = (LlamaConfig, LlamaForCausalLM), **changes: Any) -> Any:
@@ -48,3 +49,14 @@ def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[Row]:
             prompt += responses[0] + draw(1, 6)
     rng.shuffle(rows)
     return rows
+
+
+def dense_mask(segments: tuple[Segment, ...]) -> Tensor:
+    """(T, T) bool: earlier tokens of the same segment, and all of the segments around it."""
+    total = segments[-1].stop
+    mask = torch.zeros(total, total, dtype=torch.bool)
+    for segment in segments:
+        own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
+        mask[own, own] = torch.ones(segment.stop - segment.start, segment.stop - segment.start, dtype=torch.bool).tril()
+        mask[below, own] = True
+    return mask

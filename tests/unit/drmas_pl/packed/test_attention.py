@@ -1,4 +1,4 @@
-"""Attention along a prefix tree against plain attention under a dense mask."""
+"""Attention along a prefix tree, piece by piece, against plain attention under a dense mask."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from drmas_pl.batch import collate
 from drmas_pl.packed.attention import attends_on, plan, tree_attention
 from drmas_pl.packed.layout import Segment, pack_rows
-from tests.helpers.wide import branching_rows
-
-
-def dense_mask(segments: tuple[Segment, ...]) -> Tensor:
-    """(T, T) bool: earlier tokens of the same segment, and all of the segments around it."""
-    total = segments[-1].stop
-    mask = torch.zeros(total, total, dtype=torch.bool)
-    for segment in segments:
-        own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
-        mask[own, own] = torch.ones(segment.stop - segment.start, segment.stop - segment.start, dtype=torch.bool).tril()
-        mask[below, own] = True
-    return mask
+from tests.helpers.wide import branching_rows, dense_mask
 
 
 def inputs(tokens: int, *, heads: int = 3, size: int = 16) -> list[Tensor]:

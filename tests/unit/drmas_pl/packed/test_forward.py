@@ -10,11 +10,21 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from drmas_pl import policy as policy_module
 from drmas_pl.batch import TokenBatch, collate
 from drmas_pl.packed import forward as module
+from drmas_pl.packed import fused
 from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.packed.forward import lays_out_tree, packed_logprobs, packs
 from drmas_pl.policy import response_logprobs
@@ -29,9 +39,17 @@ MODELS: dict[str, Callable[[], Any]] = {
     "all heads": lambda: wide_policy(heads=4),
     "untied head": lambda: wide_policy(tie_word_embeddings=False),
     "qwen2": lambda: wide_policy(kind=(Qwen2Config, Qwen2ForCausalLM)),
+    "mistral": lambda: wide_policy(kind=(MistralConfig, MistralForCausalLM), sliding_window=None),
     "qwen3": lambda: wide_policy(kind=(Qwen3Config, Qwen3ForCausalLM)),
     "eager attention": lambda: wide_policy(attention="eager"),
 }
+
+
+@pytest.fixture(params=["few threads", "many threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to attend along a tree on CPU."""
+    monkeypatch.setattr(fused, "_FEW_THREADS", 1000 if request.param == "few threads" else 0)
+    return request.param
 
 
 def make_batch(seed: int, **shape: int) -> TokenBatch:
@@ -66,6 +84,7 @@ def assert_equal(ours: tuple[Tensor, ...], plain: tuple[Tensor, ...]) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.usefixtures("threads")
 def test_values_and_gradients_equal_the_plain_path(name: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, batch = MODELS[name](), make_batch(turns, turns=turns)
     assert packs(policy) and lays_out_tree(policy) == (name != "eager attention")
@@ -108,6 +127,7 @@ def test_the_block_sparse_kernel_agrees_under_checkpointing_and_autocast(monkeyp
     assert (found[2] - expected[2]).norm() <= 0.05 * expected[2].norm()
 
 
+@pytest.mark.usefixtures("threads")
 def test_adapters_get_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
@@ -117,6 +137,7 @@ def test_adapters_get_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None
     assert_equal(run(policy, batch), run_plain(policy, batch, monkeypatch))
 
 
+@pytest.mark.usefixtures("threads")
 def test_mixed_precision_agrees_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     policy, batch = fabric.setup_module(wide_policy()), make_batch(0)

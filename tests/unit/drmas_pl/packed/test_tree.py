@@ -49,7 +49,8 @@ def test_attention_that_takes_no_mask_has_no_kernel() -> None:
 def test_the_block_kernel_shares_the_shortest_beginnings() -> None:
     rows = [Row("a", (5, 6), (word, 8), (0.0, 0.0), 1.0) for word in (1, 2)]
     batch = collate(rows, pad_id=0, denominator=1.0)
-    pieces, blocks = lay_out(batch, "pieces"), lay_out(batch, "blocks")
+    pieces, blocks = (lay_out(wide_policy(), batch, kernel) for kernel in ("pieces", "blocks"))
     assert pieces.input_ids.tolist() == [[5, 6, 1, 5, 6, 2]] and pieces.predictor.tolist() == [1, 2, 4, 5]
     assert blocks.input_ids[0, :5].tolist() == [5, 6, 1, 2, 0] and blocks.input_ids.shape == (1, 256)
     assert blocks.predictor.tolist() == [1, 2, 1, 3]
+    assert pieces.layers is not None and blocks.layers is None
