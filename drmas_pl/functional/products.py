@@ -16,11 +16,14 @@ from torch.nn.functional import linear
 # multiply-adds and rows below which the fixed cost of a oneDNN call is not earned back
 _MIN_WORK = 500_000
 _MIN_ROWS = 8
+# multiply-adds from which on weights' gradients are better left to oneDNN as such than to a product of transposed matrices
+_MIN_OUTER_WORK = 200_000_000
 
 
 def has_onednn() -> bool:
-    """Tell whether this PyTorch carries oneDNN with the call that :func:`onednn_linear` needs."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Tell whether this PyTorch carries oneDNN with the calls that this module needs."""
+    known = hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(torch.ops.aten, "mkldnn_linear_backward_weights")
+    return torch.backends.mkldnn.is_available() and known
 
 
 def onednn_pays(x: Tensor, weight: Tensor) -> bool:
@@ -77,5 +80,8 @@ def fast_outer(left: Tensor, right: Tensor) -> Tensor:
     >>> fast_outer(torch.ones(2, 3), torch.ones(2, 1)).shape
     torch.Size([3, 1])
     """
+    if left.shape[0] * left.shape[1] * right.shape[1] >= _MIN_OUTER_WORK and onednn_pays(left, right) and has_onednn():
+        shape = left.new_empty(()).expand(left.shape[1], right.shape[1])
+        return torch.ops.aten.mkldnn_linear_backward_weights(left.to_mkldnn(), right.to_mkldnn(), shape, False)[0]
     # the other way round oneDNN would copy less, but the result is a gradient, which is added to others in this layout
     return fast_product(left.t(), right.t())

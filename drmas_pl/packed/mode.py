@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 
 from drmas_pl.engines.fast_linear import FastLinearMode
 from drmas_pl.functional.logprobs import chunked_logprobs_entropy
@@ -95,6 +95,9 @@ class PackedMode(FastLinearMode):
             return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
         if func is linear and args[1] is self._head:
             return self._log_probs(args[0])
+        if func is embedding and args[1] is self._head:
+            # the gradient of the head is dense: that of the tied embedding has to name the rows that it adds to, no others
+            return super().__torch_function__(func, types, args[:2], {**(kwargs or {}), "sparse": True})
         return super().__torch_function__(func, types, args, kwargs)
 
     def answered_with(self, output: Tensor) -> bool:

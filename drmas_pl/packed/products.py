@@ -87,7 +87,7 @@ def rotated_attention(
         query: (1, T, H * D) on CPU.
         key: (1, T, K * D).
         value: (1, T, K * D).
-        angles: Cosines and sines, (1, T, D) each, for embeddings that pair the first half of a head with the second.
+        angles: Cosines and sines, (1, T, D) each with two equal halves: the first half of a head is paired with the second.
         parts: From :func:`stretches`.
         scale: Multiplies the scores.
 
@@ -107,13 +107,15 @@ class _RotatedAttention(torch.autograd.Function):
         groups = query.shape[-1] // key.shape[-1]
         kept: list[Tensor] = []
         with torch.autocast("cpu", enabled=False):
-            queries = _turn(_by_head(query, heads, size), cos[0] * scale, sin[0] * scale)
-            keys = _turn(_by_head(key, heads, size), cos[0], sin[0])
-            values = _by_head(value, heads, size).float().contiguous().flatten(1, 2)
+            cos, sin = cos[0].float(), sin[0].float()
+            query_, key_, value_ = (states[0].unflatten(-1, (-1, size)) for states in (query, key, value))
+            turned = _turn(query_, cos * scale, sin * scale), _turn(key_, cos, sin), value_.float()
+            # oneDNN is slow on operands with gaps
+            queries, keys, values = (_by_head(states, heads).contiguous().flatten(1, 2) for states in turned)
             out = torch.empty_like(query, dtype=value.dtype)
             places = [part.stop - part.start for part in parts]
             rows = [groups * length for length in places]
-            for its_queries, its_keys, its_values, its_out in zip(queries, keys, values, _by_head(out, heads, size)):
+            for its_queries, its_keys, its_values, its_out in zip(queries, keys, values, _by_head(out[0].unflatten(-1, (-1, size)), heads)):
                 for part, asked, target in zip(parts, its_queries.split(rows), its_out.split(places)):
                     weights = _weights(asked, _seen(its_keys, part), part)
                     target.copy_(_product(weights, _seen(its_values, part).t()).view(target.shape))
@@ -129,7 +131,7 @@ class _RotatedAttention(torch.autograd.Function):
         queries, keys, values, cos, sin, *kept = ctx.saved_tensors
         heads, tokens, size = keys.shape
         groups = queries.shape[1] // tokens
-        out = _by_head(gradient, heads, size).float().contiguous().flatten(1, 2)
+        out = _by_head(gradient[0].unflatten(-1, (-1, size)).float(), heads).contiguous().flatten(1, 2)
         # those of keys and values are (K, D, T): of two operands oneDNN copies the left one, so the wide one has to be on the right
         grads = torch.empty_like(queries), *(torch.zeros(heads, size, tokens) for _ in range(2))
         left = iter(kept)
@@ -142,37 +144,29 @@ class _RotatedAttention(torch.autograd.Function):
                 target.copy_(_product(scores, seen.t()))
                 _add(grad_keys, _product(asked.t(), scores.t()), part)
                 _add(grad_values, _product(got.t(), weights.t()), part)
-        query_type, key_type, value_type = ctx.dtypes
-        turned = _turn_back(grads[0].unflatten(1, (-1, groups)), cos[0] * ctx.scale, sin[0] * ctx.scale, query_type)
-        grad_key = _turn_back(grads[1].transpose(1, 2).unsqueeze(2), cos[0], sin[0], key_type)
-        return turned, grad_key, grads[2].flatten(0, 1).t().contiguous()[None].to(value_type), *4 * (None,)
+        grad_query, grad_key, grad_value = (_by_place(grad, tokens) for grad in (grads[0], *(part.mT for part in grads[1:])))
+        found = _turn(grad_query, cos * ctx.scale, -sin * ctx.scale), _turn(grad_key, cos, -sin), grad_value
+        return *(grad.flatten(1)[None].to(dtype) for grad, dtype in zip(found, ctx.dtypes)), *4 * (None,)
 
 
-def _by_head(states: Tensor, heads: int, size: int) -> Tensor:
-    """View (1, T, heads * G * D) as (heads, T, G, D)."""
-    return states[0].unflatten(-1, (heads, -1, size)).transpose(0, 1)
+def _by_head(states: Tensor, heads: int) -> Tensor:
+    """View (T, heads * G, D) as (heads, T, G, D)."""
+    return states.unflatten(1, (heads, -1)).transpose(0, 1)
+
+
+def _by_place(states: Tensor, tokens: int) -> Tensor:
+    """Lay (heads, T * G, D) out as (T, heads * G, D)."""
+    return states.unflatten(1, (tokens, -1)).transpose(0, 1).flatten(1, 2)
 
 
 def _turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn (K, T, G, D) by (T, D) angles; the result is float32, (K, T * G, D)."""
+    """Turn (T, heads, D) by (T, D) angles, in float32."""
     states, half = states.float(), states.shape[-1] // 2
-    out = torch.empty(states.shape)
-    torch.mul(states, cos[:, None], out=out)
-    out[..., :half].addcmul_(states[..., half:], sin[:, None, :half], value=-1)
-    out[..., half:].addcmul_(states[..., :half], sin[:, None, half:])
-    return out.flatten(1, 2)
-
-
-def _turn_back(grad: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the gradient, (1, T, K * G * D), of what :func:`_turn` turned."""
-    half = grad.shape[-1] // 2
-    grad = grad.transpose(0, 1)
-    cos, sin = cos[:, None, None], sin[:, None, None]
-    out = torch.empty(grad.shape)
-    torch.mul(grad, cos, out=out)
-    out[..., :half].addcmul_(grad[..., half:], sin[..., half:])
-    out[..., half:].addcmul_(grad[..., :half], sin[..., :half], value=-1)
-    return out.flatten(1)[None].to(dtype)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)[..., :half]
+    out = states * cos
+    out[..., :half].addcmul_(states[..., half:], sin, value=-1)
+    out[..., half:].addcmul_(states[..., :half], sin)
+    return out
 
 
 def _weights(queries: Tensor, seen: Tensor, part: Stretch) -> Tensor:
