@@ -128,6 +128,8 @@ class Client:
 
     async def _call(self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None) -> Any:
         seconds = self.timeout if timeout is None else timeout
+        if self._session.closed:
+            raise ServerLost(f"the connection to {self.url} is being closed")
         try:
             async with self._session.request(method, self.url + path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
                 text = await response.text()

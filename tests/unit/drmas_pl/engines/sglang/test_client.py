@@ -89,3 +89,10 @@ def test_what_another_thread_waits_for_counts_as_lost_when_the_client_is_closed(
     assert all(isinstance(answer, ServerLost) for answer in found)
     with pytest.raises(ServerLost, match="is closed"):
         client.post("/generate")
+
+
+def test_what_another_thread_sends_while_the_client_is_being_closed_counts_as_lost(client: Client) -> None:
+    client._wait(client._session.close())
+    with pytest.raises(ServerLost, match="is being closed"):
+        client.get("/server_info")
+    assert all(isinstance(answer, ServerLost) for answer in client.post_all("/generate", [{}, {}], alive=lambda: True))
