@@ -91,9 +91,11 @@ def chunked_logprobs(hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature
 
 
 def chunked_logprobs_entropy(
-    hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192
+    hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192, kept: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probabilities and entropies in one pass over slices of the vocabulary.
+
+    Backward computes the slices again, but for the first ones, as many as ``kept`` allows.
 
     Args:
         hidden: (..., H) last hidden states.
@@ -101,6 +103,7 @@ def chunked_logprobs_entropy(
         ids: (...) int64 token ids in [0, V).
         temperature: τ > 0.
         chunk: Vocabulary entries per slice.
+        kept: Largest number of logits, of all tokens together, that are kept for backward.
 
     Returns:
         Log-probabilities and entropies in nats, (...) each.
@@ -119,21 +122,28 @@ def chunked_logprobs_entropy(
         shapes = f"{tuple(hidden.shape)}, {tuple(weight.shape)}, {tuple(ids.shape)}"
         raise ValueError(f"hidden, weight and ids must be (..., H), (V, H) and (...), got {shapes}; align hidden states with the tokens")
     flat = hidden.reshape(-1, hidden.shape[-1])
-    logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk)
+    slices = kept // max(len(flat) * chunk, 1)
+    logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk, slices)
     return logp.view(ids.shape), entropy.view(ids.shape)
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Online log-sum-exp over vocabulary slices; backward recomputes each slice's probabilities."""
+    """Online log-sum-exp over vocabulary slices; backward recomputes the probabilities of all but the first slices."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int, slices: int
+    ) -> tuple[Tensor, Tensor]:
         ctx.temperature, ctx.chunk = temperature, chunk
         ctx.set_materialize_grads(False)
         peak = _upcast(hidden).new_full((hidden.shape[0],), float("-inf"))
         mass, moment, chosen = torch.zeros_like(peak), torch.zeros_like(peak), torch.zeros_like(peak)
+        kept: list[Tensor] = []
         for start in range(0, weight.shape[0], chunk):
-            logits = _slice_logits(hidden, weight[start : start + chunk], temperature)
+            raw = _slice_logits(hidden, weight[start : start + chunk])
+            if len(kept) < slices:
+                kept.append(raw)
+            logits = _scaled(raw, temperature)
             inside, local = _locate(ids, start, logits.shape[1])
             chosen = torch.where(inside, logits.gather(-1, local).squeeze(-1), chosen)
             higher = torch.maximum(peak, logits.amax(-1))
@@ -143,13 +153,13 @@ class _ChunkedHead(torch.autograd.Function):
             peak = higher
         total = peak + mass.log()
         entropy = total - moment / mass
-        ctx.save_for_backward(hidden, weight, ids, total, entropy)
+        ctx.save_for_backward(hidden, weight, ids, total, entropy, *kept)
         return chosen - total, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden, weight, ids, total, entropy = ctx.saved_tensors
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, ids, total, entropy, *kept = ctx.saved_tensors
         grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
         grad_hidden = torch.zeros_like(_upcast(hidden)) if ctx.needs_input_grad[0] else None
@@ -157,9 +167,10 @@ class _ChunkedHead(torch.autograd.Function):
         # gradients of logits are (chosen - p) * grad_logp; a factor common to a row is left to the small operands of the products
         common = grad_logp.unsqueeze(-1) if grad_entropy is None else torch.ones_like(total).unsqueeze(-1)
         scaled = (hidden * -common).to(hidden.dtype)
-        for start in range(0, weight.shape[0], ctx.chunk):
+        for number, start in enumerate(range(0, weight.shape[0], ctx.chunk)):
             part = weight[start : start + ctx.chunk].to(hidden.dtype)
-            grad = _slice_logits(hidden, part, ctx.temperature).sub_(total.unsqueeze(-1))
+            raw = kept[number] if number < len(kept) else _slice_logits(hidden, part)
+            grad = _scaled(raw, ctx.temperature) - total.unsqueeze(-1)
             inside, local = _locate(ids, start, part.shape[0])
             if grad_entropy is None:
                 grad.exp_().scatter_add_(-1, local, -inside.to(grad.dtype).unsqueeze(-1))
@@ -172,14 +183,18 @@ class _ChunkedHead(torch.autograd.Function):
                     grad_hidden -= fast_product(grad, part.t())
                 if grad_weight is not None:
                     grad_weight[start : start + ctx.chunk] = fast_outer(grad, scaled)
-        return None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype), grad_weight, None, None, None
+        return None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype), grad_weight, *4 * (None,)
 
 
-def _slice_logits(hidden: Tensor, part: Tensor, temperature: float) -> Tensor:
-    """Logits of a vocabulary slice; forward and backward must agree, so autocast may not interfere."""
+def _slice_logits(hidden: Tensor, part: Tensor) -> Tensor:
+    """Logits of a vocabulary slice at temperature 1; forward and backward must agree, so autocast may not interfere."""
     with torch.autocast(hidden.device.type, enabled=False):
-        logits = _upcast(fast_product(hidden, part.to(hidden.dtype)))
-    return logits if temperature == 1 else logits.div_(temperature)
+        return fast_product(hidden, part.to(hidden.dtype))
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Return logits in float32 or better at a temperature; the same tensor where nothing changes."""
+    return _upcast(logits) if temperature == 1 else _upcast(logits) / temperature
 
 
 def _locate(ids: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:

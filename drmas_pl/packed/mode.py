@@ -16,6 +16,8 @@ from drmas_pl.packed.fused import FusedLayers
 
 # largest slice of logits that exists at a time, in numbers: a few of them fit into a processor's cache, accelerators need more
 _SLICE, _ACCELERATOR_SLICE, _LEAST_CHUNK = 1 << 21, 1 << 26, 1024
+# logits that backward need not compute again: a constant, however many tokens there are
+_KEPT = 1 << 25
 
 
 _running: ContextVar[PackedMode | None] = ContextVar("running", default=None)
@@ -111,7 +113,10 @@ class PackedMode(FastLinearMode):
             chosen = chosen.to(torch.get_autocast_dtype(kind))
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
-        logp, entropy = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk)
+        kept = _KEPT if torch.is_grad_enabled() else 0
+        logp, entropy = chunked_logprobs_entropy(
+            chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept
+        )
         answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
         self.precision, self._answer = chosen.dtype, answer.detach()
         return answer

@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=127, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="sampled tokens per response")
-    parser.add_argument("--budget", type=int, default=700, help="update.micro_batch_tokens of this library")
+    parser.add_argument("--budget", type=int, default=1400, help="update.micro_batch_tokens of this library")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; CPU seconds are measured with one, wall-clock time with more")
     parser.add_argument("--only", choices=("fp32", "bf16"), help="one precision alone")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")

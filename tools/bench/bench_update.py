@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=8, help="rows per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=127, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each response")
-    parser.add_argument("--budget", type=int, default=700, help="tokens of our micro-batches")
+    parser.add_argument("--budget", type=int, default=1400, help="tokens of our micro-batches")
     parser.add_argument("--plain-budget", type=int, default=3200, help="padded tokens of the plain path's micro-batches")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each path")
     parser.add_argument("--only", choices=("fp32", "bf16"), help="one precision alone")
