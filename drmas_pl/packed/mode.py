@@ -114,9 +114,7 @@ class PackedMode(FastLinearMode):
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
         kept = _KEPT if torch.is_grad_enabled() else 0
-        logp, entropy = chunked_logprobs_entropy(
-            chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept
-        )
+        logp, entropy = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept)
         answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
         self.precision, self._answer = chosen.dtype, answer.detach()
         return answer

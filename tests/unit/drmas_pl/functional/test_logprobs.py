@@ -44,18 +44,24 @@ def test_forbidden_tokens_have_no_entropy() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 11, 64])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_slices_equal_the_whole_in_value_and_gradient(chunk: int, temperature: float) -> None:
+@pytest.mark.parametrize("kept", [0, 40, 1000])
+@pytest.mark.parametrize("entropies", [0.0, 1.0])
+def test_slices_equal_the_whole_in_value_and_gradient(chunk: int, temperature: float, kept: int, entropies: float) -> None:
     hidden, weight, ids = head()
     factor = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     results = []
     for sliced in (False, True):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         if sliced:
-            logp, entropy = chunked_logprobs_entropy(h, w, ids, temperature=temperature, chunk=chunk)
+            logp, entropy = chunked_logprobs_entropy(h, w, ids, temperature=temperature, chunk=chunk, kept=kept)
         else:
             logits = h @ w.T
             logp, entropy = token_logprobs(logits, ids, temperature=temperature), token_entropy(logits, temperature=temperature)
-        (factor[0] * logp + factor[1] * entropy).sum().backward()
+        # without a gradient of entropies backward takes another way
+        loss = factor[0] * logp + factor[1] * entropy if entropies else factor[0] * logp
+        loss.sum().backward(retain_graph=True)
+        h.grad = w.grad = None
+        loss.sum().backward()
         results.append((logp.detach(), entropy.detach(), h.grad, w.grad))
     for whole, part in zip(*results):
         torch.testing.assert_close(part, whole)
@@ -114,6 +120,21 @@ def test_the_full_logits_never_exist() -> None:
     with Watch():
         chunked_logprobs(hidden, weight, ids, chunk=100).sum().backward()
     assert max(sizes) == weight.numel() < 64 * 1000
+
+
+def test_no_more_logits_are_kept_than_allowed() -> None:
+    hidden, weight, ids = torch.randn(10, 8, requires_grad=True), torch.randn(100, 8), torch.zeros(10, dtype=torch.int64)
+    saved: list[tuple[int, ...]] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        saved.append(tuple(tensor.shape))
+        return tensor
+
+    for kept, slices in ((0, 0), (399, 1), (400, 2), (10**6, 5)):
+        saved.clear()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            chunked_logprobs_entropy(hidden, weight, ids, chunk=20, kept=kept)
+        assert saved.count((10, 20)) == slices
 
 
 def test_arguments_are_checked() -> None:

@@ -11,7 +11,7 @@ from drmas_pl.functional import products
 from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
 
 
-@pytest.mark.parametrize("shape", [(64, 128, 96), (3, 5, 7), (64, 96, 640)])
+@pytest.mark.parametrize("shape", [(64, 128, 96), (3, 5, 7), (64, 96, 640), (300, 1200, 600)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_products_equal_plain_ones(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, inputs, outputs = shape
@@ -19,7 +19,7 @@ def test_products_equal_plain_ones(shape: tuple[int, int, int], dtype: torch.dty
     x, weight, gradient = (
         torch.randn(size, generator=generator).to(dtype) for size in ((rows, inputs), (outputs, inputs), (rows, outputs))
     )
-    close = {"atol": 1e-4, "rtol": 1e-5} if dtype != torch.bfloat16 else {"atol": 0.1, "rtol": 0.02}
+    close = {"atol": 3e-4, "rtol": 1e-5} if dtype != torch.bfloat16 else {"atol": 0.3, "rtol": 0.02}
     torch.testing.assert_close(fast_product(x, weight), x @ weight.T, **close)
     torch.testing.assert_close(fast_outer(gradient, x), gradient.T @ x, **close)
     torch.testing.assert_close(fast_outer(x, gradient), x.T @ gradient, **close)

@@ -208,6 +208,28 @@ def test_a_changed_forward_pass_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         packed_logprobs(policy, make_batch(0))
 
 
+def test_a_tied_embedding_adds_its_rows_to_the_gradient_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, batch = wide_policy(), make_batch(0)
+    assert packs(policy) and policy.get_input_embeddings().weight is policy.lm_head.weight
+    called: list[str] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        packed_logprobs(policy, batch)[0].sum().backward()
+    assert not any("embedding_dense_backward" in name for name in called)
+    first = policy.lm_head.weight.grad
+    assert first.layout == torch.strided
+    packed_logprobs(policy, batch)[0].sum().backward()
+    monkeypatch.setattr("drmas_pl.packed.mode.embedding", None)
+    again = wide_policy()
+    (2 * packed_logprobs(again, batch)[0]).sum().backward()
+    torch.testing.assert_close(policy.lm_head.weight.grad, again.lm_head.weight.grad, atol=1e-4, rtol=1e-5)
+
+
 def test_full_logits_never_exist() -> None:
     policy, batch = wide_policy(vocab_size=5000), make_batch(0)
     assert packs(policy)
@@ -222,6 +244,7 @@ def test_full_logits_never_exist() -> None:
 
     with pytest.MonkeyPatch.context() as patch, Watch():
         patch.setattr("drmas_pl.packed.mode._SLICE", 0)
+        patch.setattr("drmas_pl.packed.mode._KEPT", 2 * 1024 * wanted)
         logp, _ = packed_logprobs(policy, batch)
         logp.sum().backward()
     assert max(shape[1] for shape in shapes if len(shape) == 2 and shape[0] == wanted) == 1024
