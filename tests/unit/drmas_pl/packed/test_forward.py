@@ -37,7 +37,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "grouped queries": lambda: wide_policy(heads=2),
     "one key head": lambda: wide_policy(heads=1),
     "all heads": lambda: wide_policy(heads=4),
-    "untied head": lambda: wide_policy(tie_word_embeddings=False),
+    "tied head": lambda: wide_policy(tie_word_embeddings=True),
     "qwen2": lambda: wide_policy(kind=(Qwen2Config, Qwen2ForCausalLM)),
     "mistral": lambda: wide_policy(kind=(MistralConfig, MistralForCausalLM), sliding_window=None),
     "qwen3": lambda: wide_policy(kind=(Qwen3Config, Qwen3ForCausalLM)),
@@ -209,7 +209,7 @@ def test_a_changed_forward_pass_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_tied_embedding_adds_its_rows_to_the_gradient_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, batch = wide_policy(), make_batch(0)
+    policy, batch = wide_policy(tie_word_embeddings=True), make_batch(0)
     assert packs(policy) and policy.get_input_embeddings().weight is policy.lm_head.weight
     called: list[str] = []
 
@@ -225,7 +225,7 @@ def test_a_tied_embedding_adds_its_rows_to_the_gradient_of_the_head(monkeypatch:
     assert first.layout == torch.strided
     packed_logprobs(policy, batch)[0].sum().backward()
     monkeypatch.setattr("drmas_pl.packed.mode.embedding", None)
-    again = wide_policy()
+    again = wide_policy(tie_word_embeddings=True)
     (2 * packed_logprobs(again, batch)[0]).sum().backward()
     torch.testing.assert_close(policy.lm_head.weight.grad, again.lm_head.weight.grad, atol=1e-4, rtol=1e-5)
 
