@@ -116,9 +116,7 @@ def _run(policy: nn.Module, batch: TokenBatch, temperature: float, *, entropy_gr
         output: Tensor = policy(
             input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, position_ids=inputs.position_ids, use_cache=False
         ).logits
-    if (
-        inputs.attend is not None and mode.attended + (inputs.layers.attended if inputs.layers else 0) != _layers(policy)
-    ) or not mode.answered_with(output):
+    if (inputs.attend is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
         raise ConfigError(
             f"{type(policy).__name__} does not call scaled_dot_product_attention in every layer, or changes what its output embedding "
             "returns; do not change attention or head of a policy that is being trained"

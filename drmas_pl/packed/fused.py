@@ -9,6 +9,7 @@ Legend: T laid-out tokens, d width of what is normalised.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -37,17 +38,27 @@ class FusedLayers:
 
     def __init__(self, policy: nn.Module, segments: Sequence[Segment]) -> None:
         self.attended = 0
+        self._thread: int | None = None
         self._segments, self._parts = segments, dict[int, tuple[Stretch, ...]]()
         self._forwards = list(self._fuse(policy))
 
     def __enter__(self) -> FusedLayers:
+        self._thread = get_ident()
         for module, forward in self._forwards:
-            module.forward = forward
+            module.forward = self._here(module, forward)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for module, _ in self._forwards:
             del module.forward
+
+    def _here(self, module: nn.Module, fused: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward pass that is fused in the thread which has entered the context, and the module's own in others."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return fused(*args, **kwargs) if get_ident() == self._thread else type(module).forward(module, *args, **kwargs)
+
+        return forward
 
     def _fuse(self, policy: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
         """Yield modules and what they are to compute."""
@@ -106,14 +117,17 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
         width = x.shape[-1]
-        states, grad, scale = x.float().view(-1, width), gradient.float().reshape(-1, width), scale.view(-1, 1)
-        both, factor = grad * states, weight.float()
-        grad_weight = (both.t() @ scale).view(width).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, grad_weight, None, None
-        slope = (both @ factor).unsqueeze(-1) * scale.square() / -width
-        grad_x = torch.mul(states, slope, out=both).addcmul_(grad, factor).mul_(scale)
-        return grad_x.view(x.shape).to(x.dtype), grad_weight, None, None
+        states, grad = (tensor.float().reshape(-1, width) for tensor in (x, gradient))
+        scale, factor = scale.view(-1, 1), weight.float()
+        both = grad * states
+        grad_x = grad_weight = None
+        with torch.autocast("cpu", enabled=False):
+            if ctx.needs_input_grad[1]:
+                grad_weight = (both.t() @ scale).view(width).to(weight.dtype)
+            if ctx.needs_input_grad[0]:
+                slope = (both @ factor).unsqueeze(-1) * scale.square() / -width
+                grad_x = torch.mul(states, slope, out=both).addcmul_(grad, factor).mul_(scale).view(x.shape).to(x.dtype)
+        return grad_x, grad_weight, None, None
 
 
 def _norm(module: Any, *, of_heads: bool) -> Callable[[Tensor], Tensor]:

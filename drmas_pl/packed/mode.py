@@ -50,7 +50,6 @@ class PackedMode(FastLinearMode):
         layers: Layers that attend and normalise by themselves.
 
     Attributes:
-        attended: Number of attention calls that were answered, beside those of ``layers``.
         precision: Type in which the head was computed; None as long as the model has not asked.
     """
 
@@ -68,9 +67,14 @@ class PackedMode(FastLinearMode):
         super().__init__()
         self._head, self._index, self._targets, self._temperature, self._attend = head, index, targets, temperature, attend
         self._entropy_gradient, self._layers = entropy_gradient, layers
-        self.attended = 0
+        self._attended = 0
         self.precision: torch.dtype | None = None
         self._answer: Tensor | None = None
+
+    @property
+    def attended(self) -> int:
+        """Number of layers that have attended along the tree."""
+        return self._attended + (self._layers.attended if self._layers is not None else 0)
 
     def __enter__(self) -> PackedMode:
         _running.set(self)
@@ -93,7 +97,7 @@ class PackedMode(FastLinearMode):
             # none of ours is within a compiled part of a model, whose graph must not depend on this very context
             return func(*args, **(kwargs or {}))
         if func is scaled_dot_product_attention and self._attend is not None:
-            self.attended += 1
+            self._attended += 1
             return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
         if func is linear and args[1] is self._head:
             return self._log_probs(args[0])

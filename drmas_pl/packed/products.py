@@ -136,14 +136,15 @@ class _RotatedAttention(torch.autograd.Function):
         grads = torch.empty_like(queries), *(torch.zeros(heads, size, tokens) for _ in range(2))
         left = iter(kept)
         rows = [groups * (part.stop - part.start) for part in ctx.parts]
-        for its_keys, its_values, grad_keys, grad_values, *by_row in zip(keys, values, *grads[1:], queries, out, grads[0]):
-            for part, asked, got, target in zip(ctx.parts, *(states.split(rows) for states in by_row)):
-                seen = _seen(its_keys, part)
-                weights = next(left) if len(seen) <= _KEPT else _weights(asked, seen, part)
-                scores = torch._softmax_backward_data(_product(got, _seen(its_values, part)), weights, 1, torch.float32)
-                target.copy_(_product(scores, seen.t()))
-                _add(grad_keys, _product(asked.t(), scores.t()), part)
-                _add(grad_values, _product(got.t(), weights.t()), part)
+        with torch.autocast("cpu", enabled=False):
+            for its_keys, its_values, grad_keys, grad_values, *by_row in zip(keys, values, *grads[1:], queries, out, grads[0]):
+                for part, asked, got, target in zip(ctx.parts, *(states.split(rows) for states in by_row)):
+                    seen = _seen(its_keys, part)
+                    weights = next(left) if len(seen) <= _KEPT else _weights(asked, seen, part)
+                    scores = torch._softmax_backward_data(_product(got, _seen(its_values, part)), weights, 1, torch.float32)
+                    target.copy_(_product(scores, seen.t()))
+                    _add(grad_keys, _product(asked.t(), scores.t()), part)
+                    _add(grad_values, _product(got.t(), weights.t()), part)
         grad_query, grad_key, grad_value = (_by_place(grad, tokens) for grad in (grads[0], *(part.mT for part in grads[1:])))
         found = _turn(grad_query, cos * ctx.scale, -sin * ctx.scale), _turn(grad_key, cos, -sin), grad_value
         return *(grad.flatten(1)[None].to(dtype) for grad, dtype in zip(found, ctx.dtypes)), *4 * (None,)

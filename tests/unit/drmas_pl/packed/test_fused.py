@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -45,6 +46,18 @@ def test_a_norm_of_half_precision_is_rounded_once() -> None:
     assert torch.equal(rms_norm(x, weight, eps=1e-6, dtype=torch.bfloat16), exact.bfloat16())
 
 
+def test_the_backward_of_a_norm_knows_no_autocast() -> None:
+    x, weight = (
+        torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(0)).requires_grad_(),
+        torch.linspace(-1, 1, 32).requires_grad_(),
+    )
+    out = rms_norm(x, weight, eps=1e-6, dtype=torch.float32)
+    expected = torch.autograd.grad(out.square().sum(), (x, weight), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(out.square().sum(), (x, weight))
+    assert all(torch.equal(*pair) for pair in zip(found, expected))
+
+
 def test_frozen_weights_and_inputs_get_no_gradient() -> None:
     x, weight = torch.randn(1, 5, 32), torch.ones(32)
     assert not rms_norm(x, weight, eps=1e-6, dtype=torch.float32).requires_grad
@@ -82,6 +95,20 @@ def test_layers_count_what_they_attend_and_call_their_projections() -> None:
         found = policy(ids, use_cache=False).logits
     assert layers.attended == 2 and called == [1]
     torch.testing.assert_close(found, policy(ids, use_cache=False).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_other_threads_meet_the_modules_as_they_are() -> None:
+    policy, ids = wide_policy(), torch.arange(6)[None]
+
+    def logits() -> Tensor:
+        with torch.no_grad():
+            return policy(ids, use_cache=False).logits
+
+    plain = logits()
+    # three tokens each, which do not see each other
+    with FusedLayers(policy, (Segment(0, 3, 3), Segment(3, 6, 6))) as layers, ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(logits).result(), plain) and layers.attended == 0
+        assert not torch.allclose(logits(), plain, atol=1e-3) and layers.attended == 2
 
 
 def test_what_somebody_has_changed_stays() -> None:
