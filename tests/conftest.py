@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -12,3 +13,5 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A busy machine must not fail a property.
 settings.register_profile("drmas_pl", deadline=None)
 settings.load_profile("drmas_pl")
+# A shell that starts tests in the background has them ignore Ctrl-C, which some of them press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
