@@ -20,7 +20,7 @@ from drmas_pl.engines.row_cache import RowCache, RowLayer
 from drmas_pl.engines.shared_prompt import Groups, attend
 from drmas_pl.functional.products import has_onednn, onednn_linear
 
-_FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
 
 class FusedStep:
@@ -121,13 +121,24 @@ def can_fuse(policy: Any) -> bool:
     Args:
         policy: Any module.
     """
-    kind = type(policy)
-    if kind.__name__ not in _FAMILIES or not kind.__module__.startswith("transformers.models."):
+    if not is_known(policy, "ForCausalLM"):
         return False
     if policy.device.type != "cpu" or policy.config.hidden_size < MIN_WIDTH:
         return False
     projections = [module for name, module in policy.named_modules() if name.endswith(("_proj", "lm_head"))]
     return all(type(module) is nn.Linear for module in projections) and not _hooked(policy)
+
+
+def is_known(module: nn.Module, role: str) -> bool:
+    """Tell whether a module is the part of a known family that Transformers calls by this name, not one derived from it.
+
+    Args:
+        module: Any module.
+        role: What follows the family in the name of the class, such as ``Attention``.
+    """
+    kind = type(module)
+    names = {f"{family}{role}": f"transformers.models.{family.lower()}.modeling_{family.lower()}" for family in _FAMILIES}
+    return names.get(kind.__name__) == kind.__module__
 
 
 def _hooked(policy: nn.Module) -> bool:

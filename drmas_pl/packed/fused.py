@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from drmas_pl.engines.fused_step import is_known
 from drmas_pl.packed.layout import Segment
 from drmas_pl.packed.products import Stretch, rotated_attention, stretches
 
-_FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 # with more threads than this, attention that divides heads among them is faster than one product after the other
 _FEW_THREADS = 2
 
@@ -67,9 +67,9 @@ class FusedLayers:
             # somebody else's forward, or a compiled one, stays
             if "forward" in vars(module) or module._compiled_call_impl is not None:
                 continue
-            if _is_known(module, "RMSNorm"):
+            if is_known(module, "RMSNorm"):
                 yield module, _norm(module, of_heads=name.endswith(("q_norm", "k_norm")))
-            elif few and _is_known(module, "Attention"):
+            elif few and is_known(module, "Attention"):
                 yield module, self._attention(module)
 
     def _attention(self, block: Any) -> Callable[..., tuple[Tensor, None]]:
@@ -139,10 +139,3 @@ def _norm(module: Any, *, of_heads: bool) -> Callable[[Tensor], Tensor]:
         return rms_norm(hidden_states, module.weight, eps=module.variance_epsilon, dtype=dtype)
 
     return forward
-
-
-def _is_known(module: nn.Module, role: str) -> bool:
-    kind = type(module)
-    family = kind.__name__.removesuffix(role)
-    name = family.lower()
-    return kind.__name__ != family and family in _FAMILIES and kind.__module__ == f"transformers.models.{name}.modeling_{name}"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from drmas_pl.packed import fused as module
+from drmas_pl.engines.fused_step import is_known
 from drmas_pl.packed.fused import FusedLayers, rms_norm
 from drmas_pl.packed.layout import Segment
 from tests.helpers.wide import wide_policy
@@ -124,4 +124,4 @@ def test_what_somebody_has_changed_stays() -> None:
     with FusedLayers(policy, SEGMENTS):
         assert {"forward" in vars(part) for part in (first.input_layernorm, second.post_attention_layernorm)} == {False}
     assert "forward" in vars(second.input_layernorm)
-    assert module._is_known(first.post_attention_layernorm, "RMSNorm") and not module._is_known(first.input_layernorm, "RMSNorm")
+    assert is_known(first.post_attention_layernorm, "RMSNorm") and not is_known(first.input_layernorm, "RMSNorm")
