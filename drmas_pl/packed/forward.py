@@ -142,11 +142,11 @@ def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
     return Inputs(batch.input_ids, batch.attention_mask.long(), positions, (rows, width - 1 + columns))
 
 
-def _head(policy: Any) -> Tensor | None:
-    """Return the output embedding's weight; None where it is more than a plain product."""
+def _head(policy: Any) -> nn.Linear | None:
+    """Return the output embedding; None where it is more than a plain product."""
     find = getattr(policy, "get_output_embeddings", None)
     head = None if find is None else find()
-    return head.weight if type(head) is nn.Linear and head.bias is None else None
+    return head if type(head) is nn.Linear and head.bias is None else None
 
 
 def _layers(policy: Any) -> int:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 
 from drmas_pl.engines.fast_linear import FastLinearMode
@@ -41,7 +41,7 @@ class PackedMode(FastLinearMode):
     entropies of the wanted tokens, (1, M, 2), which the model returns in place of its logits.
 
     Args:
-        head: Output embedding, (V, H).
+        head: Output embedding with a weight of (V, H), which is looked up anew in every call: a sharded one is whole only then.
         index: Row and column, (M,) each, of the outputs that predict a token.
         targets: (M,) the predicted ids.
         temperature: Sampling temperature.
@@ -55,7 +55,7 @@ class PackedMode(FastLinearMode):
 
     def __init__(
         self,
-        head: Tensor,
+        head: nn.Module,
         *,
         index: tuple[Tensor, Tensor],
         targets: Tensor,
@@ -99,9 +99,9 @@ class PackedMode(FastLinearMode):
         if func is scaled_dot_product_attention and self._attend is not None:
             self._attended += 1
             return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
-        if func is linear and args[1] is self._head:
-            return self._log_probs(args[0])
-        if func is embedding and args[1] is self._head:
+        if func is linear and args[1] is self._head.weight:
+            return self._log_probs(*args[:2])
+        if func is embedding and args[1] is self._head.weight:
             # the gradient of the head is dense: that of the tied embedding has to name the rows that it adds to, no others
             return super().__torch_function__(func, types, args[:2], {**(kwargs or {}), "sparse": True})
         return super().__torch_function__(func, types, args, kwargs)
@@ -111,14 +111,14 @@ class PackedMode(FastLinearMode):
         answer = self._answer
         return answer is not None and output.shape == answer.shape and torch.equal(output.detach(), answer.to(output.dtype))
 
-    def _log_probs(self, hidden: Tensor) -> Tensor:
+    def _log_probs(self, hidden: Tensor, head: Tensor) -> Tensor:
         kind, chosen = hidden.device.type, hidden[self._index]
         if torch.is_autocast_enabled(kind):
             chosen = chosen.to(torch.get_autocast_dtype(kind))
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
         kept = _KEPT if torch.is_grad_enabled() else 0
-        logp, entropy = chunked_logprobs_entropy(chosen, self._head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept)
+        logp, entropy = chunked_logprobs_entropy(chosen, head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept)
         answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
         self.precision, self._answer = chosen.dtype, answer.detach()
         return answer

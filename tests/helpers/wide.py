@@ -6,11 +6,15 @@ import random
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from drmas_pl.batch import Row
+from drmas_pl.batch import Row, collate
 from drmas_pl.packed.layout import Segment
+from drmas_pl.policy import response_logprobs
+from drmas_pl.workers.ranks import masked_like
 
 
 def wide_policy(*, heads: int = 2, attention: str = "sdpa", kind: tuple[Any, Any] = (LlamaConfig, LlamaForCausalLM), **changes: Any) -> Any:
@@ -60,3 +64,15 @@ def dense_mask(segments: tuple[Segment, ...]) -> Tensor:
         mask[own, own] = torch.ones(segment.stop - segment.start, segment.stop - segment.start, dtype=torch.bool).tril()
         mask[below, own] = True
     return mask
+
+
+def rank_gradient(fabric: Fabric, policy: nn.Module) -> Tensor:
+    """Gradient of two micro-batches, those of every rank its own; the second rank has nothing to learn from its second one."""
+    module = fabric.setup_module(policy)
+    module.train()
+    for seed in (0, 1):
+        batch = collate(branching_rows(10 * fabric.global_rank + seed), pad_id=0, denominator=1.0)
+        batch = masked_like(batch) if fabric.global_rank == seed == 1 else batch
+        fabric.backward((response_logprobs(module, batch).logp * batch.advantage[:, None]).sum())
+    grads = [parameter.grad for parameter in policy.parameters()]
+    return torch.cat([(grad.full_tensor() if isinstance(grad, DTensor) else grad).flatten() for grad in grads if grad is not None])

@@ -9,35 +9,21 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from drmas_pl.batch import collate
 from drmas_pl.packed import flex, forward, tree
 from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.packed.compiling import compile_layers, compiler_settings
-from drmas_pl.policy import response_logprobs
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.flex import flex_gradients_on_cpu
 from tests.helpers.ranks import on_ranks
-from tests.helpers.wide import branching_rows, wide_policy
+from tests.helpers.wide import rank_gradient, wide_policy
 
 pytestmark = pytest.mark.slow
 
 
-def gradient(fabric: Fabric, policy: nn.Module) -> Tensor:
-    """Gradient of two micro-batches, those of every rank its own."""
-    module = fabric.setup_module(policy)
-    module.train()
-    for seed in (0, 1):
-        batch = collate(branching_rows(10 * fabric.global_rank + seed), pad_id=0, denominator=1.0)
-        fabric.backward((response_logprobs(module, batch).logp * batch.advantage[:, None]).sum())
-    grads = [parameter.grad for parameter in policy.parameters()]
-    return torch.cat([(grad.full_tensor() if isinstance(grad, DTensor) else grad).flatten() for grad in grads if grad is not None])
-
-
 def compare(fabric: Fabric) -> tuple[Tensor, Tensor]:
     """Gradients without and with compiled graphs, by a compiler that stops before code is generated."""
-    expected = gradient(fabric, wide_policy())
+    expected = rank_gradient(fabric, wide_policy())
     policy, compile_module = wide_policy(), nn.Module.compile
     checkpoint_activations(policy)
     compiled = torch.compile(flex._attend, dynamic=True, fullgraph=True, backend="aot_eager")
@@ -51,7 +37,9 @@ def compare(fabric: Fabric) -> tuple[Tensor, Tensor]:
         compile_layers(policy, device=torch.device("cpu"))
         patch.setattr(tree, "flex_tree_attention", attend)
         patch.setattr(forward, "tree_kernel", lambda policy: "blocks")
-        return expected, gradient(fabric, policy)
+        found = rank_gradient(fabric, policy)
+        assert forward.lays_out_tree(policy)
+        return expected, found
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])

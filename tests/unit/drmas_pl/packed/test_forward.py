@@ -193,6 +193,18 @@ def test_a_head_with_bias_or_adapter_is_left_alone() -> None:
     assert not packs(policy)
 
 
+def test_a_head_whose_weight_is_put_together_for_every_call_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with FSDP2, where the weight outside a forward pass is a share."""
+    policy, batch = wide_policy(), make_batch(0)
+
+    def gather(module: nn.Module, *_: Any) -> None:
+        policy.lm_head.weight = nn.Parameter(policy.lm_head.weight.detach().clone())
+
+    policy.register_forward_pre_hook(gather)
+    assert packs(policy)
+    assert_equal(run(policy, batch), run_plain(policy, batch, monkeypatch))
+
+
 def test_a_changed_forward_pass_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = wide_policy()
     assert packs(policy)
