@@ -168,12 +168,12 @@ def _agrees(policy: Any) -> bool:
         try:
             found, mode = _run(policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0, entropy_gradient=False)
         except (ConfigError, TypeError, ValueError, RuntimeError) as error:
-            log.info("%s is computed row by row: %s", type(policy).__name__, error)
+            log.warning("%s is computed row by row, which takes more time and memory: %s", type(policy).__name__, error)
             return False
         expected = torch.cat([_plain(policy, row, device) for row in rows])
     tolerance = _HALF_TOLERANCE if mode.precision in (torch.bfloat16, torch.float16) else _TOLERANCE
     if not torch.allclose(found[:, 0].float(), expected, atol=tolerance, rtol=tolerance):
-        log.info("%s is computed row by row: packed rows score differently", type(policy).__name__)
+        log.warning("%s is computed row by row, which takes more time and memory: packed rows score differently", type(policy).__name__)
         return False
     return True
 

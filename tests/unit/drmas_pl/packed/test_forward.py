@@ -176,15 +176,19 @@ def test_narrow_models_and_other_modules_are_left_alone() -> None:
 
 def test_a_model_that_changes_its_logits_is_computed_row_by_row(caplog: pytest.LogCaptureFixture) -> None:
     policy = wide_policy(kind=(Gemma2Config, Gemma2ForCausalLM), attention="eager")
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.WARNING):
         assert not packs(policy)
-    assert "Gemma2ForCausalLM is computed row by row" in caplog.text
+    assert "Gemma2ForCausalLM is computed row by row, which takes more time and memory: " in caplog.text
 
 
-def test_a_model_that_scores_packed_rows_differently_is_computed_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_scores_packed_rows_differently_is_computed_row_by_row(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     policy = wide_policy()
     monkeypatch.setattr(module, "_plain", lambda policy, row, device: torch.zeros(len(row.response_ids)))
-    assert not packs(policy)
+    with caplog.at_level(logging.WARNING):
+        assert not packs(policy)
+    assert "packed rows score differently" in caplog.text
 
 
 def test_a_head_with_bias_or_adapter_is_left_alone() -> None:
