@@ -29,7 +29,7 @@ class FusedLayers:
     """Context in which norms and attention blocks of a policy are fused.
 
     Args:
-        policy: Any model on CPU, possibly wrapped; its attention is answered only by way of its calls outside the known families.
+        policy: Model on CPU, possibly wrapped; nothing is fused outside the known families.
         segments: Prefix tree along which blocks attend, see :mod:`drmas_pl.packed.layout`.
 
     Attributes:

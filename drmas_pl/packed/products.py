@@ -2,8 +2,8 @@
 
 Neighbouring tokens that see the same earlier ones form a stretch. Queries of all heads that share a key head are multiplied at once
 with every key that a stretch sees, so that softmax runs over complete rows and products are large enough for oneDNN; keys are not
-repeated for their queries. Rotary embedding is part of it. Scores exist for one stretch and key head at a time, and are computed
-again in backward.
+repeated for their queries. Rotary embedding is part of it. Scores exist for one stretch and key head at a time; weights over few keys are
+kept for backward, all others are computed again.
 
 Legend: T laid-out tokens, H query heads, K key heads, G = H / K, D head size, n tokens of a stretch.
 """
