@@ -48,7 +48,9 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.alpha < 1:
-            raise ValueError(f"rank and alpha must be at least 1, got rank={self.rank} and alpha={self.alpha}")
+            raise ValueError(
+                f"rank and alpha must be at least 1, got rank={self.rank} and alpha={self.alpha}"
+            )
         if not isinstance(self.target_modules, str):
             object.__setattr__(self, "target_modules", tuple(self.target_modules))
 
@@ -70,18 +72,24 @@ class AdapterPolicy(nn.Module):
         self.shared.activate(self.adapter)
         return self.shared.model(*args, **kwargs)
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the adapter's own parameters, switched on, since PEFT freezes those that are off; without an adapter, the base's."""
         if not recurse:
             return
         self.shared.activate(self.adapter)
         if self.adapter is None:
             yield from (
-                (name, p) for name, p in self.shared.base.named_parameters(prefix, remove_duplicate=remove_duplicate) if _of_base(name)
+                (name, p)
+                for name, p in self.shared.base.named_parameters(prefix, remove_duplicate=remove_duplicate)
+                if _of_base(name)
             )
             return
         mark = f".{self.adapter}."
-        for name, parameter in self.shared.model.named_parameters(prefix=prefix, remove_duplicate=remove_duplicate):
+        for name, parameter in self.shared.model.named_parameters(
+            prefix=prefix, remove_duplicate=remove_duplicate
+        ):
             if mark in name:
                 yield name.replace(mark, "."), parameter
 
@@ -90,7 +98,9 @@ class AdapterPolicy(nn.Module):
         for _, parameter in self.named_parameters(recurse=recurse):
             yield parameter
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yield nothing: buffers belong to the base."""
         yield from ()
 
@@ -117,7 +127,10 @@ class AdapterPolicy(nn.Module):
         if self.adapter is None:
             (target / BASE).write_text(self.shared.path)
             return
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in self._state().items()}, target / WEIGHTS)
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in self._state().items()},
+            target / WEIGHTS,
+        )
         self.shared.model.peft_config[self.adapter].save_pretrained(str(target))
 
     def load_adapter_file(self, folder: Path) -> None:
@@ -155,7 +168,9 @@ class AdapterPolicy(nn.Module):
         from peft import get_peft_model_state_dict
 
         assert self.adapter is not None
-        state: Mapping[str, Tensor] = get_peft_model_state_dict(self.shared.model, adapter_name=self.adapter, save_embedding_layers=False)
+        state: Mapping[str, Tensor] = get_peft_model_state_dict(
+            self.shared.model, adapter_name=self.adapter, save_embedding_layers=False
+        )
         return state
 
 
@@ -186,7 +201,9 @@ class SharedBase(nn.Module):
         self._active = name
 
 
-def share_base(model: nn.Module, names: Sequence[str], settings: LoraSettings, *, path: str, seed: int = 0) -> dict[str, AdapterPolicy]:
+def share_base(
+    model: nn.Module, names: Sequence[str], settings: LoraSettings, *, path: str, seed: int = 0
+) -> dict[str, AdapterPolicy]:
     """Give each name an adapter on one base, whose own weights are frozen.
 
     Adapters start as the identity, so that every policy first computes what the base computes.
@@ -208,8 +225,12 @@ def share_base(model: nn.Module, names: Sequence[str], settings: LoraSettings, *
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ConfigError("sharing=lora needs the PEFT library; pip install 'drmas_pl[peft]'") from error
-    modules = settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM")
+    modules = (
+        settings.target_modules if isinstance(settings.target_modules, str) else list(settings.target_modules)
+    )
+    config = LoraConfig(
+        r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM"
+    )
     wrapped: Any = None
     try:
         for name in names:
@@ -222,7 +243,9 @@ def share_base(model: nn.Module, names: Sequence[str], settings: LoraSettings, *
                     wrapped.add_adapter(f"{MARK}{name}", own)
             own.base_model_name_or_path = path
     except ValueError as error:
-        raise ConfigError(f"lora.target_modules={settings.target_modules!r} does not fit {type(model).__name__}: {error}") from error
+        raise ConfigError(
+            f"lora.target_modules={settings.target_modules!r} does not fit {type(model).__name__}: {error}"
+        ) from error
     shared = SharedBase(wrapped, path)
     return {name: AdapterPolicy(shared, f"{MARK}{name}") for name in names}
 
@@ -263,4 +286,6 @@ def merge(model: Any, folder: Path) -> Any:
     except ImportError as error:
         raise ConfigError("a LoRA adapter needs the PEFT library; pip install 'drmas_pl[peft]'") from error
     except (ValueError, RuntimeError, OSError) as error:
-        raise ConfigError(f"the adapter in {folder} does not fit its base model: {str(error).splitlines()[0]}") from error
+        raise ConfigError(
+            f"the adapter in {folder} does not fit its base model: {str(error).splitlines()[0]}"
+        ) from error

@@ -87,7 +87,9 @@ class Agent(L.LightningModule):
 
     def render(self, view: View) -> Prompt:
         """Turn what the agent sees into prompt ids within its budget."""
-        return self.template.render(view, self.tokenizer, max_tokens=self.max_prompt_tokens, overflow=self.overflow)
+        return self.template.render(
+            view, self.tokenizer, max_tokens=self.max_prompt_tokens, overflow=self.overflow
+        )
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Return sampled ids as text, without the end token."""
@@ -106,7 +108,9 @@ class Agent(L.LightningModule):
 
     def trains_on(self, turn: Turn) -> bool:
         """Tell whether the turn may enter the loss."""
-        return bool(turn.response_ids) and not (self.on_truncated == "mask" and turn.finish_reason == "length")
+        return bool(turn.response_ids) and not (
+            self.on_truncated == "mask" and turn.finish_reason == "length"
+        )
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return the log-probability of every response token, (N, R)."""
@@ -172,7 +176,11 @@ class Agent(L.LightningModule):
     def save(self, folder: Path, *, model: str) -> None:
         """Write ``agent.json`` to ``folder``; ``model`` is the policy's folder relative to it."""
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"class": f"{type(self).__module__}:{type(self).__qualname__}", "model": model, "settings": self.settings()}
+        record = {
+            "class": f"{type(self).__module__}:{type(self).__qualname__}",
+            "model": model,
+            "settings": self.settings(),
+        }
         (folder / "agent.json").write_text(json.dumps(record, indent=1))
 
     @classmethod
@@ -195,16 +203,22 @@ class Agent(L.LightningModule):
             module, _, name = record["class"].partition(":")
             kind = getattr(importlib.import_module(module), name)
         except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
-            raise CheckpointError(f"{path} is not an agent's folder ({error}); expected …/agents/<name> with an agent.json") from error
+            raise CheckpointError(
+                f"{path} is not an agent's folder ({error}); expected …/agents/<name> with an agent.json"
+            ) from error
         if args or not issubclass(kind, cls):
-            raise CheckpointError(f"{path} holds a {kind.__name__}, not a {cls.__name__}; call {kind.__name__}.load_from_checkpoint")
+            raise CheckpointError(
+                f"{path} holds a {kind.__name__}, not a {cls.__name__}; call {kind.__name__}.load_from_checkpoint"
+            )
         agent: Agent = kind(**{**record["settings"], **overrides})
         model, tokenizer = load_model(str((path / record["model"]).resolve()))
         return agent.bind(model, tokenizer)
 
     def _bound(self) -> nn.Module:
         if self.policy is None:
-            raise ConfigError(f"agent {self.name!r} has no policy yet; call bind(policy, tokenizer) or load it from a checkpoint")
+            raise ConfigError(
+                f"agent {self.name!r} has no policy yet; call bind(policy, tokenizer) or load it from a checkpoint"
+            )
         return self.policy
 
     def _template(self, template: str | Template | Mapping[str, Any]) -> Template:
@@ -213,7 +227,9 @@ class Agent(L.LightningModule):
         if not isinstance(template, str):
             return Template(**template)
         if template not in self.templates:
-            raise ConfigError(f"{type(self).__name__} has no template {template!r}; it has {sorted(self.templates)}")
+            raise ConfigError(
+                f"{type(self).__name__} has no template {template!r}; it has {sorted(self.templates)}"
+            )
         return self.templates[template]
 
 

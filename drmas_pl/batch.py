@@ -86,7 +86,9 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         """Move every tensor to ``device``."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
+        return replace(
+            self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+        )
 
 
 def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBatch:
@@ -127,7 +129,9 @@ def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBat
         response_mask=attention[:, prompt:].clone(),
         old_logp=_pad([row.logprobs if row.old_logp is None else row.old_logp for row in rows], response),
         engine_logp=engine_logp,
-        advantage=_pad(by_token, response) if by_token else torch.tensor([row.advantage for row in rows], dtype=torch.float32),
+        advantage=_pad(by_token, response)
+        if by_token
+        else torch.tensor([row.advantage for row in rows], dtype=torch.float32),
         weight=torch.tensor([row.weight for row in rows], dtype=torch.float32),
         denominator=torch.tensor(float(denominator)),
         ref_logp=_pad(references, response) if references else None,

@@ -40,7 +40,12 @@ Script = Callable[[str, View], str]
 
 
 def check_env(
-    env: gymnasium.Env[str, str], *, task: Task | None = None, actions: Sequence[str] = (), max_steps: int = 1000, seed: int = 0
+    env: gymnasium.Env[str, str],
+    *,
+    task: Task | None = None,
+    actions: Sequence[str] = (),
+    max_steps: int = 1000,
+    seed: int = 0,
 ) -> None:
     """Check that an environment keeps the contract of :class:`drmas_pl.env.TextEnv`; it may be wrapped.
 
@@ -68,7 +73,13 @@ def check_env(
 
 
 def check_team(
-    team: Team, script: Script | None = None, *, task: Task | None = None, episodes: int = 5, max_turns: int = 1000, seed: int = 0
+    team: Team,
+    script: Script | None = None,
+    *,
+    task: Task | None = None,
+    episodes: int = 5,
+    max_turns: int = 1000,
+    seed: int = 0,
 ) -> None:
     """Check that a team keeps the contract of :class:`drmas_pl.team.Team`.
 
@@ -85,10 +96,15 @@ def check_team(
     """
     name = type(team).__name__
     _check_roster(team, name)
-    suite = _Suite(team, name, options={"task": task} if task is not None else None, seed=seed, limit=max_turns)
+    suite = _Suite(
+        team, name, options={"task": task} if task is not None else None, seed=seed, limit=max_turns
+    )
     suite.check_reset()
     suite.check_hard_texts(lambda game: (_speak(script, game, 0),))
-    players = [lambda game, step: _speak(script, game, step), *(_mix(script, seed + episode) for episode in range(episodes))]
+    players = [
+        lambda game, step: _speak(script, game, step),
+        *(_mix(script, seed + episode) for episode in range(episodes)),
+    ]
     for player in players:
         suite.check_episode(player)
         suite.check_order()
@@ -98,13 +114,17 @@ def check_team(
 class _Suite:
     """Plays one game, an environment or a team, from the same start again and again."""
 
-    def __init__(self, game: Game, name: str, *, options: dict[str, Any] | None, seed: int, limit: int) -> None:
+    def __init__(
+        self, game: Game, name: str, *, options: dict[str, Any] | None, seed: int, limit: int
+    ) -> None:
         self.game, self.name, self.options, self.seed, self.limit = game, name, options, seed, limit
 
     def start(self) -> tuple[Any, Any]:
         """Begin the episode."""
         found = self.game.reset(seed=self.seed, options=self.options)
-        _expect(isinstance(found, tuple) and len(found) == 2, f"{self.name}.reset", "(observation, info)", found)
+        _expect(
+            isinstance(found, tuple) and len(found) == 2, f"{self.name}.reset", "(observation, info)", found
+        )
         return found
 
     def check_reset(self) -> None:
@@ -115,7 +135,12 @@ class _Suite:
         if isinstance(self.game, Team):
             self.check_speaker(info)
         again, _ = self.start()
-        _expect(again == observation, f"{self.name}.reset with the same seed and task", f"the observation {observation!r} again", again)
+        _expect(
+            again == observation,
+            f"{self.name}.reset with the same seed and task",
+            f"the observation {observation!r} again",
+            again,
+        )
 
     def check_hard_texts(self, texts: Callable[[Game], tuple[str, ...]]) -> None:
         """Whatever a model writes, at the start or later, is answered and never raised about."""
@@ -133,19 +158,36 @@ class _Suite:
         try:
             found = game.step(text)
         except Exception as error:
-            raise CheckFailed(f"{what}: expected an outcome, got {type(error).__name__}: {error}; malformed text is not a fault") from error
-        _expect(isinstance(found, tuple) and len(found) == 5, what, "(observation, reward, terminated, truncated, info)", found)
+            raise CheckFailed(
+                f"{what}: expected an outcome, got {type(error).__name__}: {error}; malformed text is not a fault"
+            ) from error
+        _expect(
+            isinstance(found, tuple) and len(found) == 5,
+            what,
+            "(observation, reward, terminated, truncated, info)",
+            found,
+        )
         observation, reward, terminated, truncated, info = found
         _expect(isinstance(observation, str), f"{what}: the observation", "a str", observation)
         _expect(_is_finite(reward), f"{what}: the reward", "a finite float", reward)
         _expect(
-            isinstance(terminated, bool) and isinstance(truncated, bool), f"{what}: terminated, truncated", "bools", (terminated, truncated)
+            isinstance(terminated, bool) and isinstance(truncated, bool),
+            f"{what}: terminated, truncated",
+            "bools",
+            (terminated, truncated),
         )
         _expect(isinstance(info, dict), f"{what}: info", "a dict", info)
         success, metrics = info.get("success"), info.get("metrics")
         _expect(isinstance(success, bool), f"{what}: info['success']", "a bool", success)
-        _expect(not success or terminated, f"{what}: success", "only together with terminated", f"success with terminated={terminated}")
-        numbers = isinstance(metrics, Mapping) and all(isinstance(key, str) and _is_finite(value) for key, value in metrics.items())
+        _expect(
+            not success or terminated,
+            f"{what}: success",
+            "only together with terminated",
+            f"success with terminated={terminated}",
+        )
+        numbers = isinstance(metrics, Mapping) and all(
+            isinstance(key, str) and _is_finite(value) for key, value in metrics.items()
+        )
         _expect(numbers, f"{what}: info['metrics']", "a mapping from names to finite numbers", metrics)
         if isinstance(game, Team):
             self.check_speaker(info, over=terminated or truncated, team=game)
@@ -160,20 +202,32 @@ class _Suite:
             _expect(speaker is None, f"{self.name}.agent_selection after the end", "None", speaker)
         else:
             _expect(speaker in agents, f"{self.name}.agent_selection", f"one of {list(agents)}", speaker)
-        _expect(info.get("agent") == speaker, f"{self.name}: info['agent']", f"agent_selection, {speaker!r}", info.get("agent"))
+        _expect(
+            info.get("agent") == speaker,
+            f"{self.name}: info['agent']",
+            f"agent_selection, {speaker!r}",
+            info.get("agent"),
+        )
         local = info.get("local_reward", 0.0)
         _expect(_is_finite(local), f"{self.name}: info['local_reward']", "a finite float", local)
         for agent in agents:
             try:
                 view: Any = team.observe(agent)
             except Exception as error:
-                raise CheckFailed(f"{self.name}.observe({agent!r}): expected a View, got {type(error).__name__}: {error}") from error
+                raise CheckFailed(
+                    f"{self.name}.observe({agent!r}): expected a View, got {type(error).__name__}: {error}"
+                ) from error
             _expect(isinstance(view, View), f"{self.name}.observe({agent!r})", "a View", view)
 
     def check_episode(self, player: Player) -> None:
         """Every episode ends, and the same actions lead to the same episode."""
         first, second = self.play(player), self.play(player)
-        _expect(any(first[-1][2:4]), f"{self.name}: an episode", f"to end within {self.limit} steps; terminate or truncate it", "no end")
+        _expect(
+            any(first[-1][2:4]),
+            f"{self.name}: an episode",
+            f"to end within {self.limit} steps; terminate or truncate it",
+            "no end",
+        )
         self.check_same(second, first, "the same seed, task and actions, played again")
 
     def check_order(self) -> None:
@@ -183,16 +237,28 @@ class _Suite:
         except (RuntimeError, ResetNeeded):
             return
         except Exception as error:
-            raise CheckFailed(f"{self.name}.step after the end: expected RuntimeError, got {type(error).__name__}: {error}") from error
+            raise CheckFailed(
+                f"{self.name}.step after the end: expected RuntimeError, got {type(error).__name__}: {error}"
+            ) from error
         raise CheckFailed(f"{self.name}.step after the end: expected RuntimeError, got {found!r}")
 
     def check_clones(self, player: Player, junk: Player) -> None:
         """Neither a clone nor its original notices what happens to the other."""
         world = self.game.unwrapped
-        _expect(callable(getattr(world, "clone", None)), f"{type(world).__name__}.clone", "a method; tree sampling stands on it", "none")
+        _expect(
+            callable(getattr(world, "clone", None)),
+            f"{type(world).__name__}.clone",
+            "a method; tree sampling stands on it",
+            "none",
+        )
         reference = self.play(player)
         for cut in sorted({0, 1, len(reference) // 2} & set(range(len(reference)))):
-            for intruder, moved in ((player, "the clone"), (junk, "the clone"), (player, "the original"), (junk, "the original")):
+            for intruder, moved in (
+                (player, "the clone"),
+                (junk, "the clone"),
+                (player, "the original"),
+                (junk, "the original"),
+            ):
                 self.start()
                 head = self.continue_(self.game, player, stop=cut)
                 twin = _clone(self.game)
@@ -210,7 +276,9 @@ class _Suite:
         world: Any = self.game.unwrapped
         twin: Any = _clone(self.game).unwrapped
         for attribute in sorted(getattr(world, "shared", ())):
-            _expect(hasattr(world, attribute), f"{self.name}.shared", "names of existing attributes", attribute)
+            _expect(
+                hasattr(world, attribute), f"{self.name}.shared", "names of existing attributes", attribute
+            )
             same = getattr(twin, attribute) is getattr(world, attribute)
             _expect(same, f"{self.name}.clone: {attribute}, declared as shared,", "the same object", "a copy")
 
@@ -219,13 +287,19 @@ class _Suite:
         self.start()
         return self.continue_(self.game, player)
 
-    def continue_(self, game: Game, player: Player, *, first: int = 0, stop: int | None = None) -> list[tuple[Any, ...]]:
+    def continue_(
+        self, game: Game, player: Player, *, first: int = 0, stop: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Play until the episode ends or ``stop`` steps were played in total; collect what an onlooker could see."""
         seen: list[tuple[Any, ...]] = []
         for step in range(first, self.limit if stop is None else stop):
             observation, reward, terminated, truncated, info = self.step(player(game, step), game=game)
-            views = tuple(game.observe(agent) for agent in game.possible_agents) if isinstance(game, Team) else ()
-            seen.append((observation, reward, terminated, truncated, info["success"], info.get("agent"), views))
+            views = (
+                tuple(game.observe(agent) for agent in game.possible_agents) if isinstance(game, Team) else ()
+            )
+            seen.append(
+                (observation, reward, terminated, truncated, info["success"], info.get("agent"), views)
+            )
             if terminated or truncated:
                 break
         return seen
@@ -234,7 +308,12 @@ class _Suite:
         """Two episodes look the same to an onlooker."""
         for step, (left, right) in enumerate(zip(found, reference)):
             _expect(left == right, f"{self.name}: {what}: step {step}", f"no change from {right}", left)
-        _expect(len(found) == len(reference), f"{self.name}: {what}", f"an episode of {len(reference)} steps", f"{len(found)} steps")
+        _expect(
+            len(found) == len(reference),
+            f"{self.name}: {what}",
+            f"an episode of {len(reference)} steps",
+            f"{len(found)} steps",
+        )
 
 
 class _WithTask(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -244,7 +323,9 @@ class _WithTask(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._options = options
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         return self.env.reset(seed=seed, options=self._options)
 
 
@@ -259,16 +340,33 @@ def _check_gymnasium(env: Game, options: dict[str, Any] | None, name: str) -> No
         try:
             check_gymnasium_env(_WithTask(env, options), skip_render_check=True, skip_close_check=True)
         except Exception as error:
-            raise CheckFailed(f"{name}: expected gymnasium's check_env to pass, got {type(error).__name__}: {error}") from error
+            raise CheckFailed(
+                f"{name}: expected gymnasium's check_env to pass, got {type(error).__name__}: {error}"
+            ) from error
 
 
 def _check_roster(team: Team, name: str) -> None:
     agents = team.possible_agents
     named = isinstance(agents, tuple) and agents and all(isinstance(agent, str) and agent for agent in agents)
-    _expect(bool(named) and len(set(agents)) == len(agents), f"{name}.possible_agents", "a tuple of different names", agents)
-    _expect(set(team.grammars) == set(agents), f"{name}.grammars", f"one grammar for each of {list(agents)}", list(team.grammars))
+    _expect(
+        bool(named) and len(set(agents)) == len(agents),
+        f"{name}.possible_agents",
+        "a tuple of different names",
+        agents,
+    )
+    _expect(
+        set(team.grammars) == set(agents),
+        f"{name}.grammars",
+        f"one grammar for each of {list(agents)}",
+        list(team.grammars),
+    )
     for agent, grammar in team.grammars.items():
-        _expect(callable(getattr(grammar, "parse", None)), f"{name}.grammars[{agent!r}]", "an object with a parse method", grammar)
+        _expect(
+            callable(getattr(grammar, "parse", None)),
+            f"{name}.grammars[{agent!r}]",
+            "an object with a parse method",
+            grammar,
+        )
 
 
 def _speak(script: Script | None, team: Any, step: int) -> str:
@@ -284,7 +382,11 @@ def _accepted(grammar: Grammar) -> list[str]:
     """Find utterances that a grammar accepts; one empty text when none of the usual forms is."""
     tag = getattr(grammar, "tag", "answer")
     contents = [*getattr(grammar, "options", ()), "1", "hello"]
-    forms = [f"<{tag}>{content}</{tag}>" for content in contents] + [f"\\boxed{{{content}}}" for content in contents] + contents
+    forms = (
+        [f"<{tag}>{content}</{tag}>" for content in contents]
+        + [f"\\boxed{{{content}}}" for content in contents]
+        + contents
+    )
     return [form for form in forms if grammar.parse(form).valid] or [""]
 
 
@@ -293,7 +395,11 @@ def _mix(script: Script | None, seed: int) -> Player:
 
     def player(team: Any, step: int) -> str:
         generator = random.Random(f"{seed}/{step}")
-        return generator.choice(list(HARD_TEXTS.values())) if generator.random() < 0.4 else _speak(script, team, generator.randrange(8))
+        return (
+            generator.choice(list(HARD_TEXTS.values()))
+            if generator.random() < 0.4
+            else _speak(script, team, generator.randrange(8))
+        )
 
     return player
 
@@ -308,4 +414,6 @@ def _is_finite(value: Any) -> bool:
 
 def _expect(holds: bool, what: str, expected: str, got: Any) -> None:
     if not holds:
-        raise CheckFailed(f"{what}: expected {expected}, got {got if isinstance(got, str) else repr(got)}"[:2000])
+        raise CheckFailed(
+            f"{what}: expected {expected}, got {got if isinstance(got, str) else repr(got)}"[:2000]
+        )

@@ -74,14 +74,18 @@ class ValueModel(nn.Module):
         super().__init__()
         output, backbone = model.get_output_embeddings(), model.base_model
         if output is None or backbone is model:
-            raise ConfigError(f"{type(model).__name__} cannot be a critic; use a causal language model with a backbone and an output layer")
+            raise ConfigError(
+                f"{type(model).__name__} cannot be a critic; use a causal language model with a backbone and an output layer"
+            )
         self.backbone = backbone
         # what a strategy that shards layers looks for
         self._no_split_modules = getattr(backbone, "_no_split_modules", None)
         self.weight = nn.Parameter(output.weight.new_zeros(output.weight.shape[-1]))
         self.bias = nn.Parameter(output.weight.new_zeros(1))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *, keep: int) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *, keep: int
+    ) -> Tensor:
         """Return (N, keep) values at the last ``keep`` tokens, in float32 whatever the backbone computes in.
 
         Args:
@@ -108,7 +112,9 @@ def response_values(critic: nn.Module, batch: TokenBatch) -> Tensor:
         (N, R) float32, 0 where masked.
     """
     mask = batch.attention_mask.long()
-    values: Tensor = critic(batch.input_ids, mask, (mask.cumsum(dim=1) - 1).clamp(min=0), keep=batch.response_mask.shape[1] + 1)[:, :-1]
+    values: Tensor = critic(
+        batch.input_ids, mask, (mask.cumsum(dim=1) - 1).clamp(min=0), keep=batch.response_mask.shape[1] + 1
+    )[:, :-1]
     return torch.where(batch.response_mask, values, torch.zeros((), device=values.device))
 
 
@@ -122,7 +128,9 @@ def collate_values(rows: Sequence[ValueRow], *, pad_id: int, denominator: float)
     """
     tokens = collate([line.row for line in rows], pad_id=pad_id, denominator=denominator)
     values, returns = (
-        pad_sequence([torch.tensor(getattr(line, name), dtype=torch.float32) for line in rows], batch_first=True)
+        pad_sequence(
+            [torch.tensor(getattr(line, name), dtype=torch.float32) for line in rows], batch_first=True
+        )
         for name in ("values", "returns")
     )
     return ValueBatch(tokens, values, returns)

@@ -105,7 +105,9 @@ class TextEnv(gymnasium.Env[str, str]):
     def act(self, action: str) -> StepResult:
         """Apply one action to the state; never raises for malformed text, which is the model's business."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -119,7 +121,9 @@ class TextEnv(gymnasium.Env[str, str]):
         task = (options or {}).get("task")
         if task is None:
             if not self.tasks:
-                raise ValueError(f"{type(self).__name__}.reset needs options={{'task': Task(...)}}: it was built without tasks of its own")
+                raise ValueError(
+                    f"{type(self).__name__}.reset needs options={{'task': Task(...)}}: it was built without tasks of its own"
+                )
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
         self.task, self._over = task, False
         return self.begin(task), {"task_id": task.id}
@@ -131,7 +135,9 @@ class TextEnv(gymnasium.Env[str, str]):
             RuntimeError: The episode is over or was never started.
         """
         if self._over:
-            raise RuntimeError(f"{type(self).__name__}.step called after the end of an episode; call reset first")
+            raise RuntimeError(
+                f"{type(self).__name__}.step called after the end of an episode; call reset first"
+            )
         result = self.act(action)
         self._over = result.terminated or result.truncated
         success = result.success and result.terminated

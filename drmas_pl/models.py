@@ -43,12 +43,20 @@ from drmas_pl.testing import tiny_policy
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_FILES = ("*.json", "*.jinja", "*.model", "*.safetensors", "*.txt")
 _RANDOM = {"llama-tiny": {"hidden_size": 32, "layers": 2, "context_length": 2048}}
-_TAGS = tuple(f"<{slash}{name}>" for name in ("think", "search", "answer", "verify", "information") for slash in ("", "/"))
+_TAGS = tuple(
+    f"<{slash}{name}>"
+    for name in ("think", "search", "answer", "verify", "information")
+    for slash in ("", "/")
+)
 _log = logging.getLogger(__name__)
 
 
 def load_model(
-    path: str, *, dtype: str = "float32", attn_implementation: str | None = None, device: str | torch.device | None = None
+    path: str,
+    *,
+    dtype: str = "float32",
+    attn_implementation: str | None = None,
+    device: str | torch.device | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
@@ -103,7 +111,9 @@ def resolve(path: str) -> Path:
         with quiet_transformers():
             ready = _fetch(smollm2.HUB_NAME, offline=True) or smollm2.converted()
         return ready or _required(smollm2.HUB_NAME, smollm2.INSTALL)
-    return _required(path, "give the folder of a model, or use one that needs no download, such as embedded:tiny-search")
+    return _required(
+        path, "give the folder of a model, or use one that needs no download, such as embedded:tiny-search"
+    )
 
 
 def _embedded(name: str) -> Path:
@@ -118,7 +128,9 @@ def _required(name: str, remedy: str) -> Path:
     """Return the folder of a hub model, or say what to do without it."""
     folder = _fetch(name, offline=False) if name.count("/") == 1 else None
     if folder is None:
-        raise ConfigError(f"model {name!r} is not on this machine and the Hugging Face hub did not deliver it; {remedy}")
+        raise ConfigError(
+            f"model {name!r} is not on this machine and the Hugging Face hub did not deliver it; {remedy}"
+        )
     return folder
 
 
@@ -131,9 +143,13 @@ def _fetch(name: str, *, offline: bool) -> Path | None:
         return None
 
 
-def _pretrained(path: str, dtype: torch.dtype, attn_implementation: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _pretrained(
+    path: str, dtype: torch.dtype, attn_implementation: str | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = resolve(path)
-    extra: dict[str, Any] = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    extra: dict[str, Any] = (
+        {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    )
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -152,8 +168,12 @@ def _from_shards(folder: Path, **how: Any) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(folder)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if kind is None:
-        raise ConfigError(f"{folder} holds shares of a model that Transformers does not know; write it with cluster.checkpoint=whole")
-    model: PreTrainedModel = kind.from_pretrained(None, config=config, state_dict=whole_weights_in(folder), **how)
+        raise ConfigError(
+            f"{folder} holds shares of a model that Transformers does not know; write it with cluster.checkpoint=whole"
+        )
+    model: PreTrainedModel = kind.from_pretrained(
+        None, config=config, state_dict=whole_weights_in(folder), **how
+    )
     if (folder / GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model

@@ -22,7 +22,13 @@ from drmas_pl.functional.correction import CorrectionMode, importance_weights
 from drmas_pl.functional.kl import KlEstimator, kl_estimate
 from drmas_pl.functional.metrics import mismatch_metrics, policy_metrics
 from drmas_pl.functional.ratios import RatioLevel, policy_log_ratio
-from drmas_pl.functional.surrogates import ClipEvents, cispo_surrogate, clip_events, clipped_surrogate, policy_gradient_surrogate
+from drmas_pl.functional.surrogates import (
+    ClipEvents,
+    cispo_surrogate,
+    clip_events,
+    clipped_surrogate,
+    policy_gradient_surrogate,
+)
 
 Surrogate = Literal["clipped", "cispo", "policy_gradient"]
 KlPlace = Literal["loss", "reward"]
@@ -107,7 +113,9 @@ class PolicyObjective:
                 f"with fixed_length={self.fixed_length}; set both or neither"
             )
         if self.fixed_length is not None and self.fixed_length < 1:
-            raise ValueError(f"fixed_length must be at least 1, got {self.fixed_length}; use the largest response length")
+            raise ValueError(
+                f"fixed_length must be at least 1, got {self.fixed_length}; use the largest response length"
+            )
 
     @property
     def needs_reference(self) -> bool:
@@ -213,27 +221,41 @@ class PolicyObjective:
         log_ratio = policy_log_ratio(logp, old_logp, mask, level=self.ratio, turn=turn)
         surrogate, events = _SURROGATES[self.surrogate](self, log_ratio, advantage, logp)
         if self.correction is not None:
-            extra["correction"] = importance_weights(old_logp, extra["engine_logp"], mask, mode=self.correction, cap=self.correction_cap)
+            extra["correction"] = importance_weights(
+                old_logp, extra["engine_logp"], mask, mode=self.correction, cap=self.correction_cap
+            )
             surrogate = surrogate * extra["correction"]
         if "ref_logp" in extra:
             extra["kl"] = kl_estimate(logp, extra["ref_logp"], estimator=self.kl_estimator)
 
         metrics = policy_metrics(log_ratio, advantage, count, events=events)
-        metrics |= {name: (count * extra[name]).sum() for name in ("entropy", "kl", "correction") if name in extra}
+        metrics |= {
+            name: (count * extra[name]).sum() for name in ("entropy", "kl", "correction") if name in extra
+        }
         if "engine_logp" in extra:
             metrics |= mismatch_metrics(old_logp, extra["engine_logp"], mask, weight=weight)
         loss = self._total(surrogate, extra, mask, denominator=denominator, weight=weight)
-        return ObjectiveOutput(loss, {name: value.detach().to(torch.float32) for name, value in metrics.items()})
+        return ObjectiveOutput(
+            loss, {name: value.detach().to(torch.float32) for name, value in metrics.items()}
+        )
 
     def _total(
-        self, surrogate: Tensor, extra: dict[str, Tensor], mask: Tensor, *, denominator: Tensor | float, weight: Tensor | None
+        self,
+        surrogate: Tensor,
+        extra: dict[str, Tensor],
+        mask: Tensor,
+        *,
+        denominator: Tensor | float,
+        weight: Tensor | None,
     ) -> Tensor:
         """Add up the terms; only the surrogate already carries w, through the summed advantage."""
         loss = aggregate(surrogate, mask, mode=self.aggregation, denominator=denominator)
         factors = {"entropy": -self.entropy_coef, "kl": self.kl_coef if self.kl_in == "loss" else 0.0}
         for name, factor in factors.items():
             if factor:
-                term = aggregate(extra[name], mask, mode=self.aggregation, denominator=denominator, weight=weight)
+                term = aggregate(
+                    extra[name], mask, mode=self.aggregation, denominator=denominator, weight=weight
+                )
                 loss = loss + factor * term
         return loss
 
@@ -247,15 +269,21 @@ class PolicyObjective:
         for name, (setting, value, needed) in needs.items():
             tensor = given[name]
             if tensor is None and needed:
-                raise ValueError(f"{setting}={value} needs {name} of shape {tuple(mask.shape)}, got None; pass {name}= or switch it off")
+                raise ValueError(
+                    f"{setting}={value} needs {name} of shape {tuple(mask.shape)}, got None; pass {name}= or switch it off"
+                )
             if tensor is not None and tensor.shape != mask.shape:
-                raise ValueError(f"{name} must have shape {tuple(mask.shape)} like mask, got {tuple(tensor.shape)}")
+                raise ValueError(
+                    f"{name} must have shape {tuple(mask.shape)} like mask, got {tuple(tensor.shape)}"
+                )
 
 
 def _clean(value: Tensor, mask: Tensor) -> Tensor:
     """Raise half precision to float32 and blank out masked tokens, whose NaN or inf would survive a product with 0."""
     if value.shape != mask.shape:
-        raise ValueError(f"token tensors must have shape {tuple(mask.shape)} like mask, got {tuple(value.shape)}; cut all to the response")
+        raise ValueError(
+            f"token tensors must have shape {tuple(mask.shape)} like mask, got {tuple(value.shape)}; cut all to the response"
+        )
     value = value if value.dtype == torch.float64 else value.to(torch.float32)
     return torch.where(mask, value, 0.0)
 

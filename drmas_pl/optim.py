@@ -37,7 +37,9 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", (float(self.betas[0]), float(self.betas[1])))
         if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}; freeze an agent with trainable=false instead")
+            raise ValueError(
+                f"lr must be positive, got {self.lr}; freeze an agent with trainable=false instead"
+            )
         if self.schedule not in ("constant", "cosine", "linear"):
             raise ValueError(f"schedule must be constant, cosine or linear, got {self.schedule!r}")
         if not 0 <= self.warmup_ratio < 1:
@@ -71,7 +73,12 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerSetti
         raise ValueError("no parameter requires a gradient; a frozen policy needs no optimizer")
     fused = sum(parameter.numel() for parameter in trainable) >= _MIN_FUSED
     return torch.optim.AdamW(
-        trainable, lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=fused or None
+        trainable,
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=fused or None,
     )
 
 
@@ -81,7 +88,9 @@ def named_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
     return {name: state[index] for index, name in enumerate(_trainable(module)) if index in state}
 
 
-def load_named_state(module: nn.Module, optimizer: torch.optim.Optimizer, named: Mapping[str, dict[str, Any]]) -> None:
+def load_named_state(
+    module: nn.Module, optimizer: torch.optim.Optimizer, named: Mapping[str, dict[str, Any]]
+) -> None:
     """Restore what :func:`named_state` returned.
 
     Raises:
@@ -89,7 +98,9 @@ def load_named_state(module: nn.Module, optimizer: torch.optim.Optimizer, named:
     """
     names = _trainable(module)
     if named and set(named) != set(names):
-        raise ValueError(f"optimizer state is for other parameters, for example {sorted(set(named) ^ set(names))[:3]}")
+        raise ValueError(
+            f"optimizer state is for other parameters, for example {sorted(set(named) ^ set(names))[:3]}"
+        )
     current = optimizer.state_dict()
     current["state"] = {index: named[name] for index, name in enumerate(names) if name in named}
     optimizer.load_state_dict(current)

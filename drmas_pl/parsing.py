@@ -127,7 +127,11 @@ class VerdictGrammar:
 
     def __post_init__(self) -> None:
         _check_tag(self.tag)
-        if len({option for option in self.options if option and option == option.strip()}) != len(self.options) or len(self.options) < 2:
+        if (
+            len({option for option in self.options if option and option == option.strip()})
+            != len(self.options)
+            or len(self.options) < 2
+        ):
             raise ValueError(f"options must be at least two different stripped texts, got {self.options!r}")
 
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
@@ -139,7 +143,9 @@ class VerdictGrammar:
         if not parsed.valid:
             return parsed
         if parsed.action not in self.options:
-            return Parsed("malformed", reason=f"verdict is none of {', '.join(self.options)}", flags=parsed.flags)
+            return Parsed(
+                "malformed", reason=f"verdict is none of {', '.join(self.options)}", flags=parsed.flags
+            )
         return Parsed("valid", verdict=parsed.action, flags=parsed.flags)
 
 

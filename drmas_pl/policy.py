@@ -30,7 +30,11 @@ class ResponseLogprobs:
 
 
 def response_logprobs(
-    policy: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, entropy: Literal["value", "gradient"] | None = None
+    policy: nn.Module,
+    batch: TokenBatch,
+    *,
+    temperature: float = 1.0,
+    entropy: Literal["value", "gradient"] | None = None,
 ) -> ResponseLogprobs:
     """Score the response tokens of ``batch`` in one forward.
 
@@ -41,7 +45,9 @@ def response_logprobs(
         entropy: Whether to return entropies as well: their ``value`` alone, which keeps no graph over (N, R, V), or with ``gradient``.
     """
     if packs(policy):
-        logp, values = packed_logprobs(policy, batch, temperature=temperature, entropy_gradient=entropy == "gradient")
+        logp, values = packed_logprobs(
+            policy, batch, temperature=temperature, entropy_gradient=entropy == "gradient"
+        )
         return ResponseLogprobs(logp, None if entropy is None else values)
     shared = share_prompts(batch) if takes_any_mask(policy) else None
     logits = _separate_logits(policy, batch) if shared is None else _shared_logits(policy, shared)

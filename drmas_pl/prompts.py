@@ -98,7 +98,9 @@ class Template:
             "turns_left": "" if view.turns_left is None else str(view.turns_left),
         }
         user = {"role": "user", "content": substitute(self.user, values)}
-        return [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
+        return (
+            [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
+        )
 
     def text(self, view: View, tokenizer: Tokenizer | None = None) -> str:
         """Return the prompt as text; needs ``tokenizer`` when the template is a chat."""
@@ -106,11 +108,15 @@ class Template:
         if not self.chat:
             return "\n".join(message["content"] for message in messages)
         if tokenizer is None or not tokenizer.chat_template:
-            raise ConfigError("the role's template is a chat, but the model's tokenizer has no chat template; choose one with chat=false")
+            raise ConfigError(
+                "the role's template is a chat, but the model's tokenizer has no chat template; choose one with chat=false"
+            )
         options = {"add_generation_prompt": True, **self.chat_options, "tokenize": False}
         return str(tokenizer.apply_chat_template(_fold_system(messages, tokenizer), **options))
 
-    def render(self, view: View, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest") -> Prompt:
+    def render(
+        self, view: View, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest"
+    ) -> Prompt:
         """Render to at most ``max_tokens`` ids.
 
         Args:

@@ -44,7 +44,9 @@ def write_shards(folder: Path, module: nn.Module, state: Mapping[str, Mapping[st
         CheckpointError: A rank could not write.
     """
     tensors = {f"{WEIGHTS}/{name}": tensor for name, tensor in _weights(module).items()}
-    tensors |= {f"{OPTIMIZER}/{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+    tensors |= {
+        f"{OPTIMIZER}/{name}/{key}": value for name, values in state.items() for key, value in values.items()
+    }
     try:
         dcp.save(tensors, checkpoint_id=folder / FOLDER)
     except CheckpointException as error:
@@ -72,7 +74,11 @@ def read_state(folder: Path, module: nn.Module) -> dict[str, dict[str, Tensor]]:
     for key, kind in _saved(folder, OPTIMIZER).items():
         parameter = parameters.get(key.split("/")[1])
         fits = parameter is not None and parameter.shape == kind.size
-        targets[key] = _empty(kind) if parameter is None or not fits else torch.empty_like(parameter.detach(), dtype=kind.properties.dtype)
+        targets[key] = (
+            _empty(kind)
+            if parameter is None or not fits
+            else torch.empty_like(parameter.detach(), dtype=kind.properties.dtype)
+        )
     _read(folder, targets)
     state: dict[str, dict[str, Tensor]] = {}
     for key, tensor in targets.items():
@@ -98,7 +104,11 @@ def _weights(module: nn.Module) -> dict[str, Tensor]:
 def _saved(folder: Path, kind: str) -> dict[str, TensorStorageMetadata]:
     """Return what is saved of one kind, by its key."""
     saved = dcp.FileSystemReader(folder / FOLDER).read_metadata().state_dict_metadata
-    return {key: entry for key, entry in saved.items() if key.startswith(f"{kind}/") and isinstance(entry, TensorStorageMetadata)}
+    return {
+        key: entry
+        for key, entry in saved.items()
+        if key.startswith(f"{kind}/") and isinstance(entry, TensorStorageMetadata)
+    }
 
 
 def _empty(kind: TensorStorageMetadata) -> Tensor:

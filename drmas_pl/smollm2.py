@@ -77,7 +77,9 @@ def convert(gguf: Path, target: Path) -> Path:
     unfinished.chmod(0o755)
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
         # the weights are plain by now, but these two make save_pretrained refuse
         model.hf_quantizer = None
         del model.config.quantization_config

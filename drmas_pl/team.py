@@ -122,7 +122,9 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
             raise ValueError(f"unknown agent {agent!r}; this team has {list(self.possible_agents)}")
         return View(self.question, self.visible(agent), self.turn, self.turns_left())
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start an episode; ``info["agent"]`` names the first speaker."""
         self.question, info = self.env.reset(seed=seed, options=options)
         self.history, self.turn, self._metrics = [], 0, {}
@@ -160,7 +162,9 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
             self.history.append(self.observed(observation))
         self._queue = deque() if terminated or truncated else deque((*move.speakers, *self._queue))
         if not (self._queue or terminated or truncated):
-            raise RuntimeError(f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on")
+            raise RuntimeError(
+                f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on"
+            )
         return (
             observation,
             float(reward),

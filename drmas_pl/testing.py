@@ -44,12 +44,21 @@ def tiny_tokenizer(words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<|pad|>", "<|end|>", *roles)])
     tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", chat_template=_CHAT, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        chat_template=_CHAT,
+        clean_up_tokenization_spaces=False,
     )
 
 
 def tiny_policy(
-    words: Sequence[str] = (), seed: int = 0, *, context_length: int = 512, hidden_size: int = 32, layers: int = 2
+    words: Sequence[str] = (),
+    seed: int = 0,
+    *,
+    context_length: int = 512,
+    hidden_size: int = 32,
+    layers: int = 2,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Build a random Llama model with grouped-query attention and its tokenizer.
 
@@ -84,7 +93,12 @@ def tiny_policy(
         return LlamaForCausalLM(config), tokenizer
 
 
-def check_engine(engine: Engine, *, prompts: Sequence[Sequence[int]] = ((1, 2, 3), (4, 5), (6, 7, 8, 9, 10)), samples: bool = True) -> None:
+def check_engine(
+    engine: Engine,
+    *,
+    prompts: Sequence[Sequence[int]] = ((1, 2, 3), (4, 5), (6, 7, 8, 9, 10)),
+    samples: bool = True,
+) -> None:
     """Check that an engine keeps the contract of :class:`drmas_pl.engines.base.Engine`.
 
     Args:
@@ -107,13 +121,25 @@ def check_engine(engine: Engine, *, prompts: Sequence[Sequence[int]] = ((1, 2, 3
     for request, completion in zip(requests, reference):
         _check_completion(completion, request, engine.weights_version)
     for size in (8, 4, 3, 1):
-        parts = [completion for at in range(0, len(requests), size) for completion in engine.generate(requests[at : at + size])]
+        parts = [
+            completion
+            for at in range(0, len(requests), size)
+            for completion in engine.generate(requests[at : at + size])
+        ]
         _demand_same(parts, reference, f"generating {size} requests at a time")
     _demand_same(engine.generate(requests[::-1])[::-1], reference, "generating in reverse order")
     if samples:
-        greedy = [GenerationRequest(tuple(prompts[0]), SamplingParams(temperature=0, max_new_tokens=6), seed=seed) for seed in (1, 2)]
-        _demand_same(engine.generate(greedy[:1]), engine.generate(greedy[1:]), "greedy decoding with another seed")
-        many = [GenerationRequest(tuple(prompts[0]), SamplingParams(max_new_tokens=6), seed=seed) for seed in range(16)]
+        greedy = [
+            GenerationRequest(tuple(prompts[0]), SamplingParams(temperature=0, max_new_tokens=6), seed=seed)
+            for seed in (1, 2)
+        ]
+        _demand_same(
+            engine.generate(greedy[:1]), engine.generate(greedy[1:]), "greedy decoding with another seed"
+        )
+        many = [
+            GenerationRequest(tuple(prompts[0]), SamplingParams(max_new_tokens=6), seed=seed)
+            for seed in range(16)
+        ]
         different = len({completion.token_ids for completion in engine.generate(many)})
         _demand(different > 1, "16 seeds at temperature 1", "different responses", "16 equal ones")
     _check_room(engine, prompts[0])
@@ -123,12 +149,32 @@ def check_engine(engine: Engine, *, prompts: Sequence[Sequence[int]] = ((1, 2, 3
 def _check_completion(completion: Completion, request: GenerationRequest, version: int) -> None:
     count, cap = len(completion.token_ids), request.sampling.max_new_tokens
     _demand(1 <= count <= cap, "the number of sampled ids", f"1 to {cap}", count)
-    _demand(len(completion.logprobs) == count, "the number of log-probs", f"{count}, one per id", len(completion.logprobs))
+    _demand(
+        len(completion.logprobs) == count,
+        "the number of log-probs",
+        f"{count}, one per id",
+        len(completion.logprobs),
+    )
     fine = all(math.isfinite(logprob) and logprob <= 1e-6 for logprob in completion.logprobs)
     _demand(fine, "log-probs", "finite numbers up to 0", completion.logprobs)
-    _demand(completion.finish_reason in ("stop", "length", "abort"), "finish_reason", "stop, length or abort", completion.finish_reason)
-    _demand(count == cap or completion.finish_reason != "length", "finish_reason", f"length only at {cap} tokens", f"length at {count}")
-    _demand(completion.weights_version == version, "weights_version", f"{version}, as synced", completion.weights_version)
+    _demand(
+        completion.finish_reason in ("stop", "length", "abort"),
+        "finish_reason",
+        "stop, length or abort",
+        completion.finish_reason,
+    )
+    _demand(
+        count == cap or completion.finish_reason != "length",
+        "finish_reason",
+        f"length only at {cap} tokens",
+        f"length at {count}",
+    )
+    _demand(
+        completion.weights_version == version,
+        "weights_version",
+        f"{version}, as synced",
+        completion.weights_version,
+    )
 
 
 def _check_room(engine: Engine, prompt: Sequence[int]) -> None:
@@ -138,7 +184,12 @@ def _check_room(engine: Engine, prompt: Sequence[int]) -> None:
         filled = (tuple(prompt) * engine.context_length)[: engine.context_length]
         _demand_error(engine, GenerationRequest(filled, sampling, seed=0), "a prompt that fills the context")
         completion = engine.generate([GenerationRequest(filled[:-2], sampling, seed=0)])[0]
-        _demand(len(completion.token_ids) <= 2, "a prompt two tokens short of the context", "at most 2 ids", len(completion.token_ids))
+        _demand(
+            len(completion.token_ids) <= 2,
+            "a prompt two tokens short of the context",
+            "at most 2 ids",
+            len(completion.token_ids),
+        )
 
 
 def _check_sleep(engine: Engine, requests: Sequence[GenerationRequest]) -> None:

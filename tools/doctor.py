@@ -36,8 +36,19 @@ MIN_PYTHON = (3, 10)
 MIN_JAVA = 21
 MIN_SGLANG = "0.5.3"
 KNOWN_BAD = {("lightning", "2.6.2"), ("lightning", "2.6.3")}
-IMPORT_NAMES = {"antlr4-python3-runtime": "antlr4", "faiss-cpu": "faiss", "hydra-core": "hydra", "pyyaml": "yaml"}
-EMBEDDED = ("search/train.jsonl", "search/validation.jsonl", "search/test.jsonl", "search/corpus.jsonl", "math/train.jsonl")
+IMPORT_NAMES = {
+    "antlr4-python3-runtime": "antlr4",
+    "faiss-cpu": "faiss",
+    "hydra-core": "hydra",
+    "pyyaml": "yaml",
+}
+EMBEDDED = (
+    "search/train.jsonl",
+    "search/validation.jsonl",
+    "search/test.jsonl",
+    "search/corpus.jsonl",
+    "math/train.jsonl",
+)
 NOT_FOR_USERS = {"all", "rebuild"}
 GIB = 2**30
 
@@ -65,7 +76,9 @@ def check_python() -> Check:
     """Check the interpreter."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info[:2] < MIN_PYTHON:
-        return Check("Core", "Python", "broken", found, f"use Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer")
+        return Check(
+            "Core", "Python", "broken", found, f"use Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer"
+        )
     return Check("Core", "Python", "ok", found)
 
 
@@ -80,12 +93,17 @@ def read_requirements() -> dict[str, list[Requirement]]:
 
     extras = set(importlib.metadata.metadata("drmas_pl").get_all("Provides-Extra") or []) - NOT_FOR_USERS
     parsed = [Requirement(line) for line in importlib.metadata.requires("drmas_pl") or []]
-    groups: dict[str, list[Requirement]] = {"": [found for found in parsed if found.marker is None or found.marker.evaluate({"extra": ""})]}
+    groups: dict[str, list[Requirement]] = {
+        "": [found for found in parsed if found.marker is None or found.marker.evaluate({"extra": ""})]
+    }
     for extra in sorted(extras):
         groups[extra] = [
             found
             for found in parsed
-            if found not in groups[""] and found.name != "drmas_pl" and found.marker and found.marker.evaluate({"extra": extra})
+            if found not in groups[""]
+            and found.name != "drmas_pl"
+            and found.marker
+            and found.marker.evaluate({"extra": extra})
         ]
     return groups
 
@@ -97,7 +115,13 @@ def check_requirement(requirement: Requirement) -> Check:
     if version is None:
         return Check("Core", name, "broken", "not installed", f"pip install {pin}")
     if (name, version) in KNOWN_BAD:
-        return Check("Core", name, "broken", f"{version}, a compromised release", f"pip install {pin}, then change the secrets used here")
+        return Check(
+            "Core",
+            name,
+            "broken",
+            f"{version}, a compromised release",
+            f"pip install {pin}, then change the secrets used here",
+        )
     if problem := check_import(requirement):
         return problem
     if not requirement.specifier.contains(version, prereleases=True):
@@ -112,7 +136,13 @@ def check_import(requirement: Requirement) -> Check | None:
         importlib.import_module(module)
     except Exception as error:  # whatever a damaged binary package raises is the finding
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-        return Check("Core", requirement.name, "broken", f"cannot be imported: {why}", f"pip install --force-reinstall {requirement.name}")
+        return Check(
+            "Core",
+            requirement.name,
+            "broken",
+            f"cannot be imported: {why}",
+            f"pip install --force-reinstall {requirement.name}",
+        )
     return None
 
 
@@ -125,7 +155,10 @@ def check_extra(extra: str, requirements: Sequence[Requirement]) -> Check:
         found = "not installed" if len(lost) == len(versions) else f"without {', '.join(lost)}"
         return Check(section, extra, "missing", found, remedy)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    if not all(requirement.specifier.contains(versions[requirement.name] or "", prereleases=True) for requirement in requirements):
+    if not all(
+        requirement.specifier.contains(versions[requirement.name] or "", prereleases=True)
+        for requirement in requirements
+    ):
         return Check(section, extra, "warning", f"{found}, never tried with drmas_pl", remedy)
     return Check(section, extra, "ok", found)
 
@@ -135,7 +168,11 @@ def check_packages() -> list[Check]:
     try:
         groups = read_requirements()
     except importlib.metadata.PackageNotFoundError:
-        return [Check("Core", "drmas_pl", "broken", "not installed", "in the repository's folder: pip install -e .")]
+        return [
+            Check(
+                "Core", "drmas_pl", "broken", "not installed", "in the repository's folder: pip install -e ."
+            )
+        ]
     except ModuleNotFoundError:
         return [Check("Core", "packaging", "broken", "not installed", "pip install packaging")]
     core = [check_requirement(requirement) for requirement in groups.pop("")]
@@ -158,7 +195,13 @@ def check_embedded() -> Check:
         folder = Path(next(iter(spec.submodule_search_locations)), "embedded")
     lost = [name for name in EMBEDDED if not folder.joinpath(name).is_file()]
     if lost:
-        return Check("Core", "embedded data", "broken", f"without {', '.join(lost)}", "install drmas_pl again; the files belong to it")
+        return Check(
+            "Core",
+            "embedded data",
+            "broken",
+            f"without {', '.join(lost)}",
+            "install drmas_pl again; the files belong to it",
+        )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Check("Core", "embedded data", "ok", f"complete, {size / 2**20:.1f} MiB")
 
@@ -171,7 +214,14 @@ def check_devices() -> list[Check]:
         import psutil
 
         memory = psutil.virtual_memory()
-        checks.append(Check("Machine", "memory", "ok", f"{memory.total / GIB:.0f} GiB, {memory.available / GIB:.0f} GiB of it free"))
+        checks.append(
+            Check(
+                "Machine",
+                "memory",
+                "ok",
+                f"{memory.total / GIB:.0f} GiB, {memory.available / GIB:.0f} GiB of it free",
+            )
+        )
     return [*checks, *check_cuda()]
 
 
@@ -183,7 +233,10 @@ def check_cuda() -> list[Check]:
         return []
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        texts = [f"{device.name}, {device.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}" for device in devices]
+        texts = [
+            f"{device.name}, {device.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}"
+            for device in devices
+        ]
         return [Check("Machine", f"cuda:{index}", "ok", text) for index, text in enumerate(texts)]
     if torch.version.cuda is None and shutil.which("nvidia-smi"):
         found = "this torch is a CPU build, yet an NVIDIA driver is here"
@@ -199,12 +252,28 @@ def check_compiler(gpu: bool) -> Check:
     """
     variable, names = ("CC", ("gcc", "clang")) if gpu else ("CXX", ("g++", "clang++"))
     found = next(filter(shutil.which, (os.environ.get(variable) or names[0], *names)), None)
-    lost = "the update takes a dense mask, and update.compile is refused" if gpu else "update.compile is refused"
+    lost = (
+        "the update takes a dense mask, and update.compile is refused" if gpu else "update.compile is refused"
+    )
     if found is None:
-        return Check("Optional programs", "compiler", "missing", f"no {' or '.join(names)}; {lost}", f"install {names[0]}")
+        return Check(
+            "Optional programs",
+            "compiler",
+            "missing",
+            f"no {' or '.join(names)}; {lost}",
+            f"install {names[0]}",
+        )
     if gpu and importlib.util.find_spec("triton") is None:
-        return Check("Optional programs", "compiler", "missing", f"{found}, but no Triton; {lost}", "pip install triton")
-    return Check("Optional programs", "compiler", "ok", f"{found}, Triton {_version('triton')}" if gpu else found)
+        return Check(
+            "Optional programs",
+            "compiler",
+            "missing",
+            f"{found}, but no Triton; {lost}",
+            "pip install triton",
+        )
+    return Check(
+        "Optional programs", "compiler", "ok", f"{found}, Triton {_version('triton')}" if gpu else found
+    )
 
 
 def check_java() -> Check:
@@ -223,9 +292,17 @@ def check_java() -> Check:
     if match is None:
         return Check("Optional programs", "Java", "warning", "found, but does not tell its version", remedy)
     if int(match[1]) < MIN_JAVA:
-        return Check("Optional programs", "Java", "warning", f"{match[1]}, pyserini needs {MIN_JAVA} or newer", remedy)
+        return Check(
+            "Optional programs", "Java", "warning", f"{match[1]}, pyserini needs {MIN_JAVA} or newer", remedy
+        )
     if "jdk.incubator.vector" not in _output([java, "--list-modules"]):
-        return Check("Optional programs", "Java", "warning", f"{match[1]}, without the module jdk.incubator.vector", remedy)
+        return Check(
+            "Optional programs",
+            "Java",
+            "warning",
+            f"{match[1]}, without the module jdk.incubator.vector",
+            remedy,
+        )
     return Check("Optional programs", "Java", "ok", match[1])
 
 
@@ -238,13 +315,21 @@ def check_engine(python: str | None) -> Check:
     section, name = "Optional programs", "sglang"
     if not python:
         remedy = f"it wants its own environment: pip install sglang in a new venv, then name that venv's python in {ENGINE_VARIABLE}"
-        return Check(section, name, "missing", "no engine environment named; the transformers engine is used", remedy)
+        return Check(
+            section, name, "missing", "no engine environment named; the transformers engine is used", remedy
+        )
     code = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in ('sglang', 'torch', 'transformers')}))"
     text = _output([python, "-c", code])
     versions = next((json.loads(line) for line in text.splitlines() if line.startswith("{")), None)
     if versions is None:
         why = text.strip().splitlines()[-1] if text.strip() else "it said nothing"
-        return Check(section, name, "warning", f"cannot be used with {python}: {why}", f"{python} -m pip install sglang")
+        return Check(
+            section,
+            name,
+            "warning",
+            f"cannot be used with {python}: {why}",
+            f"{python} -m pip install sglang",
+        )
     found = f"{versions['sglang']} with torch {versions['torch']} and transformers {versions['transformers']}"
     if _numbers(versions["sglang"]) < _numbers(MIN_SGLANG):
         return Check(section, name, "warning", found, f"{python} -m pip install 'sglang>={MIN_SGLANG}'")
@@ -280,7 +365,9 @@ def check_hub(timeout: float = 3.0) -> Check:
     thread.join(timeout + 0.5)
     if reached == [True]:
         return Check(section, name, "ok", "reachable")
-    remedy = "the embedded models need no hub; others load from a local folder; HF_HUB_OFFLINE=1 saves the waiting"
+    remedy = (
+        "the embedded models need no hub; others load from a local folder; HF_HUB_OFFLINE=1 saves the waiting"
+    )
     return Check(section, name, "missing", f"not reachable within {timeout:g} s", remedy)
 
 
@@ -302,7 +389,11 @@ def run_checks(engine_python: str | None) -> list[Check]:
     core = [check for check in packages if check.section == "Core"]
     extras = [check for check in packages if check.section != "Core"]
     devices = check_devices()
-    programs = [check_compiler(any(check.name.startswith("cuda:") for check in devices)), check_java(), check_engine(engine_python)]
+    programs = [
+        check_compiler(any(check.name.startswith("cuda:") for check in devices)),
+        check_java(),
+        check_engine(engine_python),
+    ]
     return [check_python(), *core, check_embedded(), *devices, *extras, *programs, check_hub()]
 
 
@@ -320,23 +411,39 @@ def render(checks: Sequence[Check], width: int) -> str:
         fine = [check for check in members if check.status == "ok"]
         if section == "Core" and fine:
             members = [check for check in members if check.status != "ok"]
-            lines += _row("ok", ", ".join(f"{check.name} {check.found}".replace(" ", "\x00") for check in fine), width)
+            lines += _row(
+                "ok", ", ".join(f"{check.name} {check.found}".replace(" ", "\x00") for check in fine), width
+            )
         for check in members:
             lines += _row(check.status, f"{check.name}: {check.found}", width)
             lines += _row("", f"→ {check.remedy}", width) if check.remedy else []
     broken = [check.name for check in checks if check.status == "broken"]
-    lines += ["", f"The core is broken: {', '.join(broken)}." if broken else "The core works. What is missing above is optional."]
+    lines += [
+        "",
+        f"The core is broken: {', '.join(broken)}."
+        if broken
+        else "The core works. What is missing above is optional.",
+    ]
     return "\n".join(lines).replace("\x00", " ").lstrip("\n")
 
 
 def _row(mark: str, text: str, width: int) -> list[str]:
     first, later = f"  {mark:<9}", " " * 11
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return 0 unless the core is broken."""
-    parser = argparse.ArgumentParser(prog="drmas-doctor", description="Say what this installation can do and how to get what is missing.")
+    parser = argparse.ArgumentParser(
+        prog="drmas-doctor", description="Say what this installation can do and how to get what is missing."
+    )
     parser.add_argument("--json", action="store_true", help="write the findings as JSON")
     parser.add_argument(
         "--engine-python",

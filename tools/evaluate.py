@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 try:
     import drmas_pl  # noqa: F401
 except ModuleNotFoundError as error:
-    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+    raise SystemExit(
+        "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
+    ) from error
 
 from drmas_pl.tools.launch.program import run_program
 
@@ -86,7 +88,9 @@ def adopt(run: Run, manifest: Manifest, checkpoint: Path) -> None:
             counters = json.loads((checkpoint / "groups" / manifest.agents[name] / "group.json").read_text())
             group.weights_version = counters["weights_version"]
             if template_hash(agent) != manifest.templates[name]:
-                logging.getLogger("drmas_pl").warning("the prompt template of %s is not the one it was trained with", name)
+                logging.getLogger("drmas_pl").warning(
+                    "the prompt template of %s is not the one it was trained with", name
+                )
 
 
 if __name__ == "__main__":

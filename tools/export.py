@@ -14,12 +14,19 @@ from pathlib import Path
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    parser = argparse.ArgumentParser(prog="export", description="Write an agent's model as a plain Transformers folder.")
+    parser = argparse.ArgumentParser(
+        prog="export", description="Write an agent's model as a plain Transformers folder."
+    )
     parser.add_argument("checkpoint", type=Path, help="run folder (its last checkpoint), or one checkpoint")
     parser.add_argument("--agent", required=True, help="whose weights")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write; must not exist or be empty")
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of the weights (default %(default)s)"
+        "--output", type=Path, required=True, help="folder to write; must not exist or be empty"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the weights (default %(default)s)",
     )
     arguments = parser.parse_args(argv)
     from drmas_pl.errors import DrMasError

@@ -48,22 +48,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = argparse.ArgumentParser(prog="prepare_data", description="Prepare tasks and passages for drmas_pl.")
+    parser = argparse.ArgumentParser(
+        prog="prepare_data", description="Prepare tasks and passages for drmas_pl."
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, what in (
         ("math", "dapo_filter to train on; AIME, MATH-500, AMC, Minerva and OlympiadBench to test with"),
         ("search", "NQ and HotpotQA"),
     ):
-        fetch = commands.add_parser(name, help=f"fetch the public {name} sets", description=f"Fetch the public {name} sets: {what}.")
-        fetch.add_argument("--output", type=Path, required=True, help="folder for train.jsonl, validation.jsonl and test.jsonl")
-        fetch.add_argument("--validation", type=int, default=512, help="training tasks to set apart for validation (default %(default)s)")
+        fetch = commands.add_parser(
+            name, help=f"fetch the public {name} sets", description=f"Fetch the public {name} sets: {what}."
+        )
+        fetch.add_argument(
+            "--output",
+            type=Path,
+            required=True,
+            help="folder for train.jsonl, validation.jsonl and test.jsonl",
+        )
+        fetch.add_argument(
+            "--validation",
+            type=int,
+            default=512,
+            help="training tasks to set apart for validation (default %(default)s)",
+        )
         fetch.add_argument("--seed", type=int, default=0, help="decides which (default %(default)s)")
-        fetch.add_argument("--local", type=Path, help="read OWNER/NAME/**/SPLIT*.parquet or .jsonl below this folder instead of the hub")
-        fetch.add_argument("--max-characters", type=int, help="leave longer questions out of training and validation")
+        fetch.add_argument(
+            "--local",
+            type=Path,
+            help="read OWNER/NAME/**/SPLIT*.parquet or .jsonl below this folder instead of the hub",
+        )
+        fetch.add_argument(
+            "--max-characters", type=int, help="leave longer questions out of training and validation"
+        )
         fetch.set_defaults(run=run_fetch, sets=name)
     add_corpus(commands)
     check = commands.add_parser(
-        "check", help="check task files", description="Read task files, count and fingerprint them, and look for overlap."
+        "check",
+        help="check task files",
+        description="Read task files, count and fingerprint them, and look for overlap.",
     )
     for split in ("train", "validation", "test"):
         check.add_argument(f"--{split}", help="file, or embedded:NAME/SPLIT")
@@ -81,15 +103,43 @@ def add_corpus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     corpus.add_argument("corpus", type=Path, help='JSON Lines file of {"id", "contents"}')
     corpus.add_argument("--index", type=Path, required=True, help="folder for the index")
-    corpus.add_argument("--backend", choices=("bm25s", "lucene", "dense"), default="bm25s", help="kind of index (default %(default)s)")
-    corpus.add_argument("--k1", type=float, default=0.9, help="bm25s: saturation of repeated words (default %(default)s)")
-    corpus.add_argument("--b", type=float, default=0.4, help="bm25s: strength of length normalisation (default %(default)s)")
-    corpus.add_argument("--threads", type=int, default=4, help="lucene: threads that build (default %(default)s)")
-    corpus.add_argument("--model", default="intfloat/e5-base-v2", help="dense: folder or hub name of the encoder (default %(default)s)")
-    corpus.add_argument("--query-prefix", default="query: ", help="dense: put before queries (default %(default)r)")
-    corpus.add_argument("--passage-prefix", default="passage: ", help="dense: put before passages (default %(default)r)")
-    corpus.add_argument("--max-length", type=int, default=256, help="dense: tokens of a passage that are read (default %(default)s)")
-    corpus.add_argument("--factory", default="Flat", help="dense: FAISS factory, for example IVF4096,PQ64 (default %(default)s)")
+    corpus.add_argument(
+        "--backend",
+        choices=("bm25s", "lucene", "dense"),
+        default="bm25s",
+        help="kind of index (default %(default)s)",
+    )
+    corpus.add_argument(
+        "--k1", type=float, default=0.9, help="bm25s: saturation of repeated words (default %(default)s)"
+    )
+    corpus.add_argument(
+        "--b", type=float, default=0.4, help="bm25s: strength of length normalisation (default %(default)s)"
+    )
+    corpus.add_argument(
+        "--threads", type=int, default=4, help="lucene: threads that build (default %(default)s)"
+    )
+    corpus.add_argument(
+        "--model",
+        default="intfloat/e5-base-v2",
+        help="dense: folder or hub name of the encoder (default %(default)s)",
+    )
+    corpus.add_argument(
+        "--query-prefix", default="query: ", help="dense: put before queries (default %(default)r)"
+    )
+    corpus.add_argument(
+        "--passage-prefix", default="passage: ", help="dense: put before passages (default %(default)r)"
+    )
+    corpus.add_argument(
+        "--max-length",
+        type=int,
+        default=256,
+        help="dense: tokens of a passage that are read (default %(default)s)",
+    )
+    corpus.add_argument(
+        "--factory",
+        default="Flat",
+        help="dense: FAISS factory, for example IVF4096,PQ64 (default %(default)s)",
+    )
     corpus.add_argument("--device", default="cpu", help="dense: device of the encoder (default %(default)s)")
     corpus.set_defaults(run=run_corpus)
 
@@ -123,7 +173,9 @@ def run_fetch(arguments: argparse.Namespace) -> None:
     for split, file in files.items():
         write_json_lines(file, division.rows[split])
     overlong = f", {division.overlong} that are too long" if arguments.max_characters is not None else ""
-    print(f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too{overlong}\n")
+    print(
+        f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too{overlong}\n"
+    )
     report({split: read_tasks(file) for split, file in files.items()})
 
 
@@ -136,15 +188,21 @@ def load_hub(public: PublicSet) -> Iterable[Mapping[str, Any]]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise DataError("fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local") from error
+        raise DataError(
+            "fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local"
+        ) from error
     # The client logs every retry; what counts is said once, below.
     for client in ("huggingface_hub", "datasets"):
         logging.getLogger(client).setLevel(logging.ERROR)
     pattern = f"**/{public.split}*"
     try:
         # Naming the files keeps a split from being cast to the columns of another one.
-        rows: Iterable[Mapping[str, Any]] = load_dataset(public.hub, data_files={public.split: pattern}, split=public.split)
-    except Exception as error:  # the clients below raise errors of four libraries; to the user all mean the same
+        rows: Iterable[Mapping[str, Any]] = load_dataset(
+            public.hub, data_files={public.split: pattern}, split=public.split
+        )
+    except (
+        Exception
+    ) as error:  # the clients below raise errors of four libraries; to the user all mean the same
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise DataError(
             f"the hub did not deliver {public.hub} ({reason[:160]}); check the connection, or bring a copy along and use --local"
@@ -163,7 +221,9 @@ def load_local(public: PublicSet, folder: Path) -> Iterable[Mapping[str, Any]]:
     home = folder / public.hub
     files = sorted(file for file in home.rglob(f"{public.split}*") if file.suffix in JSON_LINES + PARQUET)
     if not files:
-        raise DataError(f"expected {public.split}*.parquet or {public.split}*.jsonl below {home}, got none; copy {public.hub} there")
+        raise DataError(
+            f"expected {public.split}*.parquet or {public.split}*.jsonl below {home}, got none; copy {public.hub} there"
+        )
     return [row.values for file in files for row in read_rows(file)]
 
 
@@ -217,13 +277,19 @@ def run_check(arguments: argparse.Namespace) -> None:
     from drmas_pl.data.readers import read_tasks
     from drmas_pl.data.splits import check_disjoint
 
-    paths = {split: path for split in ("train", "validation", "test") if (path := getattr(arguments, split)) is not None}
+    paths = {
+        split: path
+        for split in ("train", "validation", "test")
+        if (path := getattr(arguments, split)) is not None
+    }
     if not paths:
         arguments.parser.error("give at least one of --train, --validation, --test")
     tasks = {split: read_tasks(path) for split, path in paths.items()}
     report(tasks)
     if arguments.max_characters is not None:
-        within_length([task for found in tasks.values() for task in found], arguments.max_characters, overlong="error")
+        within_length(
+            [task for found in tasks.values() for task in found], arguments.max_characters, overlong="error"
+        )
     check_disjoint(tasks.get("train", ()), tasks.get("validation", ()), test=tasks.get("test", ()))
     if len(tasks) > 1:
         print("\nno question stands in two splits")

@@ -16,7 +16,9 @@ from typing import Any
 try:
     import drmas_pl  # noqa: F401
 except ModuleNotFoundError as error:
-    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+    raise SystemExit(
+        "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
+    ) from error
 
 from drmas_pl.errors import DataError
 from drmas_pl.tools.launch.program import guarded
@@ -37,7 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(prog="report.py", description="Compare finished runs.")
     parser.add_argument("folders", nargs="+", type=Path, help="run folders, or sweeps that hold runs")
-    parser.add_argument("--plot", type=Path, default=None, help="picture of the learning curves, by default curves.png in the first folder")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=None,
+        help="picture of the learning curves, by default curves.png in the first folder",
+    )
     arguments = parser.parse_args(argv)
 
     def compare() -> int:
@@ -70,7 +77,14 @@ def table(runs: Sequence[FinishedRun]) -> str:
         runs: At least one run.
     """
     agents = list(runs[0].summary["calls_per_agent"])
-    head = ["run", f"{runs[0].summary['metric']}, sampled", "greedy", *(f"calls of {agent}" for agent in agents), "iterations", "minutes"]
+    head = [
+        "run",
+        f"{runs[0].summary['metric']}, sampled",
+        "greedy",
+        *(f"calls of {agent}" for agent in agents),
+        "iterations",
+        "minutes",
+    ]
     rows = [head, ["---"] * len(head)]
     for run in runs:
         summary = run.summary
@@ -105,8 +119,16 @@ def draw(runs: Sequence[FinishedRun], path: Path) -> None:
         for name, label, style in CURVES:
             points = [(record["iteration"], record[name]) for record in run.metrics if name in record]
             if points:
-                axis.plot(*zip(*points, strict=True), style, color=f"C{index}", marker="o", label=f"{run.path.name}, {label}")
-    axis.set(xlabel="iteration", ylabel=f"validation {runs[0].summary['metric'].replace('_', ' ')}", ylim=(0, 1))
+                axis.plot(
+                    *zip(*points, strict=True),
+                    style,
+                    color=f"C{index}",
+                    marker="o",
+                    label=f"{run.path.name}, {label}",
+                )
+    axis.set(
+        xlabel="iteration", ylabel=f"validation {runs[0].summary['metric'].replace('_', ' ')}", ylim=(0, 1)
+    )
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +146,11 @@ def _read(folder: Path) -> FinishedRun:
 
 
 def _change(before: float | None, after: float | None) -> str:
-    return "–" if before is None or after is None else f"{100 * before:.1f} → {100 * after:.1f} ({100 * (after - before):+.1f})"
+    return (
+        "–"
+        if before is None or after is None
+        else f"{100 * before:.1f} → {100 * after:.1f} ({100 * (after - before):+.1f})"
+    )
 
 
 if __name__ == "__main__":

@@ -49,16 +49,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = argparse.ArgumentParser(prog="serve_retriever", description="Serve a retriever over HTTP with the Search-R1 protocol.")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="retriever=FILE and retriever.SETTING=VALUE (default retriever=bm25s)"
+    parser = argparse.ArgumentParser(
+        prog="serve_retriever", description="Serve a retriever over HTTP with the Search-R1 protocol."
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default %(default)s, this machine only)")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="retriever=FILE and retriever.SETTING=VALUE (default retriever=bm25s)",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (default %(default)s, this machine only)"
+    )
     parser.add_argument("--port", type=int, default=8000, help="port, 0 for a free one (default %(default)s)")
-    parser.add_argument("--topk", type=int, default=3, help="passages per query when a request does not say (default %(default)s)")
-    parser.add_argument("--max-queries", type=int, default=512, help="queries per request (default %(default)s)")
+    parser.add_argument(
+        "--topk",
+        type=int,
+        default=3,
+        help="passages per query when a request does not say (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-queries", type=int, default=512, help="queries per request (default %(default)s)"
+    )
     parser.add_argument("--max-topk", type=int, default=100, help="largest topk (default %(default)s)")
-    parser.add_argument("--max-bytes", type=int, default=1 << 20, help="size of a request (default %(default)s)")
+    parser.add_argument(
+        "--max-bytes", type=int, default=1 << 20, help="size of a request (default %(default)s)"
+    )
     return parser
 
 
@@ -77,7 +93,9 @@ def serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise ConfigError(f"serving needs uvicorn ({error}); pip install 'drmas_pl[serve]'") from error
     try:
-        limits = ServerLimits(max_bytes=arguments.max_bytes, max_queries=arguments.max_queries, max_topk=arguments.max_topk)
+        limits = ServerLimits(
+            max_bytes=arguments.max_bytes, max_queries=arguments.max_queries, max_topk=arguments.max_topk
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from error
     # Listening comes before the index is loaded, so that a taken port is told at once.
@@ -86,8 +104,13 @@ def serve(arguments: argparse.Namespace) -> None:
         app = create_app(retriever, topk=arguments.topk, limits=limits)
         host, port = place.getsockname()[:2]
         if not ip_address(host).is_loopback:
-            print(f"warning: everybody who reaches {host} may ask; there is no authentication", file=sys.stderr)
-        print(f"serving {retriever.fingerprint}\nat http://{f'[{host}]' if ':' in host else host}:{port}/retrieve", flush=True)
+            print(
+                f"warning: everybody who reaches {host} may ask; there is no authentication", file=sys.stderr
+            )
+        print(
+            f"serving {retriever.fingerprint}\nat http://{f'[{host}]' if ':' in host else host}:{port}/retrieve",
+            flush=True,
+        )
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
         uvicorn.Server(config).run(sockets=[place])
 
@@ -101,7 +124,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise OSError(f"cannot listen at {host} port {port}: {error.strerror or error}; choose another with --port or --host") from error
+        raise OSError(
+            f"cannot listen at {host} port {port}: {error.strerror or error}; choose another with --port or --host"
+        ) from error
 
 
 def build_retriever(overrides: Sequence[str]) -> Retriever:

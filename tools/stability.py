@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import drmas_pl  # noqa: F401
 except ModuleNotFoundError as error:
-    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+    raise SystemExit(
+        "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
+    ) from error
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.tools.launch.program import configure_logging, guarded
@@ -40,11 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     from drmas_pl.tools.experiments.regimes import REGIMES
 
-    parser = argparse.ArgumentParser(prog="stability.py", description="Compare normalisers: frozen policies (a) and training (b).")
-    parser.add_argument("--output", type=Path, default=Path("outputs/stability"), help="folder of runs, tables and pictures")
+    parser = argparse.ArgumentParser(
+        prog="stability.py", description="Compare normalisers: frozen policies (a) and training (b)."
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/stability"), help="folder of runs, tables and pictures"
+    )
     parser.add_argument("--part", choices=("a", "b"), default=None, help="only this part")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
-    parser.add_argument("--regimes", nargs="+", choices=tuple(REGIMES), default=list(REGIMES), help="regimes of part B")
+    parser.add_argument(
+        "--regimes", nargs="+", choices=tuple(REGIMES), default=list(REGIMES), help="regimes of part B"
+    )
     arguments = parser.parse_args(argv)
     configure_logging()
     return guarded(lambda: run(arguments))
@@ -68,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     tables = "\n\n".join(report.tables for report in parts.values())
     (output / "tables.md").write_text(tables + "\n", encoding="utf-8")
     results = {name: report.results for name, report in parts.items()}
-    (output / "results.json").write_text(json.dumps(results, indent=1, default=asdict) + "\n", encoding="utf-8")
+    (output / "results.json").write_text(
+        json.dumps(results, indent=1, default=asdict) + "\n", encoding="utf-8"
+    )
     print(f"{tables}\n\nresults, tables and pictures are in {output}")
     return 0
 
@@ -92,7 +102,12 @@ def run_training(output: Path, *, regimes: Sequence[str], seeds: Sequence[int], 
     """Run part B and draw it."""
     from drmas_pl.tools.experiments.pictures import draw_gradients, draw_moments, draw_success
     from drmas_pl.tools.experiments.regimes import REGIMES
-    from drmas_pl.tools.experiments.summary import agreement_table, gradient_table, success_table, training_summary
+    from drmas_pl.tools.experiments.summary import (
+        agreement_table,
+        gradient_table,
+        success_table,
+        training_summary,
+    )
     from drmas_pl.tools.experiments.training import train_all
 
     records = train_all(output / "runs", regimes=regimes, seeds=seeds, size=size)

@@ -13,7 +13,9 @@ from typing import Any
 try:
     import drmas_pl  # noqa: F401
 except ModuleNotFoundError as error:
-    raise SystemExit("drmas_pl is not installed here; in the repository's folder run: pip install -e .") from error
+    raise SystemExit(
+        "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
+    ) from error
 
 from drmas_pl.tools.launch.program import INTERRUPTED, guarded, run_program
 

@@ -55,7 +55,9 @@ class HierarchyTeam(Team):
         if on_missing_verdict not in ("reject", "approve"):
             raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
         if history_length is not None and history_length < 1:
-            raise ValueError(f"history_length must be at least 1 record or None for all, got {history_length}")
+            raise ValueError(
+                f"history_length must be at least 1 record or None for all, got {history_length}"
+            )
         self.last_turn = last_turn
         self.on_missing_verdict = on_missing_verdict
         self.history_length = history_length
@@ -85,5 +87,7 @@ class HierarchyTeam(Team):
         if enough:
             return Move(("answer",))
         if self.turns_left() == 1:
-            return Move(ends=True, metrics={"gave_up": 1.0}) if self.last_turn == "fail" else Move(("answer",))
+            return (
+                Move(ends=True, metrics={"gave_up": 1.0}) if self.last_turn == "fail" else Move(("answer",))
+            )
         return Move(("search",))

@@ -32,7 +32,9 @@ def compact(role: str) -> Template:
     >>> compact("search").text(View("Where is Lyon?", (Record("search", "query", "Lyon"),)))
     'Where is Lyon?<query>Lyon</query><|search|>'
     """
-    return Template(user=f"{{question}}{{history}}<|{role}|>", records=COMPACT_RECORDS, separator="", chat=False)
+    return Template(
+        user=f"{{question}}{{history}}<|{role}|>", records=COMPACT_RECORDS, separator="", chat=False
+    )
 
 
 VERIFIER: Final[Mapping[str, Template]] = {

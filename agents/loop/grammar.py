@@ -35,7 +35,9 @@ class CritiqueGrammar:
 
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Judge a response; ``action`` is the visible criticism when there is one to read."""
-        verdicts = VerdictGrammar("verify", (APPROVE, REJECT), think_opened=self.think_opened, forbid_cjk=self.forbid_cjk)
+        verdicts = VerdictGrammar(
+            "verify", (APPROVE, REJECT), think_opened=self.think_opened, forbid_cjk=self.forbid_cjk
+        )
         parsed = verdicts.parse(text, finish_reason)
         if parsed.status not in ("valid", "no_verdict"):
             return parsed

@@ -74,9 +74,13 @@ class LoopTeam(Team):
         if on_missing_verdict not in ("reject", "approve"):
             raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
         if call_cost < 0 or verdict_reward < 0:
-            raise ValueError(f"call_cost and verdict_reward must be at least 0, got {call_cost} and {verdict_reward}")
+            raise ValueError(
+                f"call_cost and verdict_reward must be at least 0, got {call_cost} and {verdict_reward}"
+            )
         if verdict_reward and not isinstance(self.world, Judge):
-            raise ValueError(f"verdict_reward needs a world with a judge method, got {type(self.world).__name__}; set verdict_reward=0")
+            raise ValueError(
+                f"verdict_reward needs a world with a judge method, got {type(self.world).__name__}; set verdict_reward=0"
+            )
         self.max_rounds = max_rounds
         self.on_missing_verdict: OnMissingVerdict = on_missing_verdict
         self.call_cost = call_cost
@@ -133,7 +137,9 @@ class LoopTeam(Team):
         if right is not None:
             local_reward = self.verdict_reward * (approves == right)
             if self.round == 1:
-                metrics["verifier_approves_correct" if right else "verifier_rejects_wrong"] = float(approves == right)
+                metrics["verifier_approves_correct" if right else "verifier_rejects_wrong"] = float(
+                    approves == right
+                )
         return Move(
             () if approves else (SOLVER,),
             action=self.solution if approves else None,

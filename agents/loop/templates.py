@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from drmas_pl.prompts import Template
 
-_RECORDS = {"solution": "[Attempt {number} by the solver]\n{text}", "critique": "[Review {number} by the verifier]\n{text}"}
+_RECORDS = {
+    "solution": "[Attempt {number} by the solver]\n{text}",
+    "critique": "[Review {number} by the verifier]\n{text}",
+}
 _NOTHING_YET = "(nothing yet)"
 
 SOLVER = Template(
@@ -40,6 +43,10 @@ VERIFIER = Template(
 
 _COMPACT_RECORDS = {"solution": "solve: {text}\n", "critique": "check: {text}\n"}
 
-COMPACT_SOLVER = Template(user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False)
+COMPACT_SOLVER = Template(
+    user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False
+)
 
-COMPACT_VERIFIER = Template(user="{question}\n{history}check: ", records=_COMPACT_RECORDS, separator="", chat=False)
+COMPACT_VERIFIER = Template(
+    user="{question}\n{history}check: ", records=_COMPACT_RECORDS, separator="", chat=False
+)

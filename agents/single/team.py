@@ -52,7 +52,9 @@ class SingleTeam(Team):
         if protocol not in GRAMMARS:
             raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
         if history_length is not None and history_length < 1:
-            raise ValueError(f"history_length must be at least 1 record or None for all, got {history_length}")
+            raise ValueError(
+                f"history_length must be at least 1 record or None for all, got {history_length}"
+            )
         self.grammars = {ACTOR: GRAMMARS[protocol]}  # type: ignore[misc]  # what one agent may say is a setting, not a class
         self.history_length = history_length
 

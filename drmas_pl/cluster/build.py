@@ -50,14 +50,19 @@ def build_remote_groups(
     """
     settings, groups = pool.settings, {}
     crews = crews_of(plans, "per_agent" if lora is None else "lora")
-    adapted = {members: lora is not None and any(plan.settings.trainable for plan in members) for members in crews}
+    adapted = {
+        members: lora is not None and any(plan.settings.trainable for plan in members) for members in crews
+    }
     for members in crews:
         if adapted[members]:
             check_adapters(members, settings)
     for members in crews:
         names = [plan.name for plan in members]
         parts = RankParts(
-            plans=tuple(replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint)) for plan in members),
+            plans=tuple(
+                replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint))
+                for plan in members
+            ),
             load=load,
             engine=engine,
             strategy=settings.of(*names)[1],
@@ -69,14 +74,22 @@ def build_remote_groups(
         )
         crew, alone = Crew(names, parts, pool=pool, kind=Rank), not settings.colocate and len(members) == 1
         for plan in members:
-            groups[plan.name] = RemoteGroup(plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats, alone=alone)
+            groups[plan.name] = RemoteGroup(
+                plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats, alone=alone
+            )
     for group in groups.values():
         group.wait()
     return {plan.name: groups[plan.name] for plan in plans}
 
 
 def build_remote_critics(
-    plans: Sequence[CriticPlan], pool: Pool, *, load: Load, accelerator: str = "auto", precision: Any = "32-true", seed: int = 0
+    plans: Sequence[CriticPlan],
+    pool: Pool,
+    *,
+    load: Load,
+    accelerator: str = "auto",
+    precision: Any = "32-true",
+    seed: int = 0,
 ) -> dict[str, RemoteCritic]:
     """Start the ranks of every critic and wait until they have their weights; see :func:`build_remote_groups` for the arguments.
 
@@ -95,7 +108,9 @@ def build_remote_critics(
             seed=seed,
         )
         crew = Crew([plan.label], parts, pool=pool, kind=CriticRank)
-        critics[plan.name] = RemoteCritic(plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats)
+        critics[plan.name] = RemoteCritic(
+            plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats
+        )
     for critic in critics.values():
         critic.wait()
     return critics
@@ -104,8 +119,15 @@ def build_remote_critics(
 def crews_of(plans: Sequence[GroupPlan], sharing: Sharing) -> list[tuple[GroupPlan, ...]]:
     """Return which groups share processes: with ``lora`` those on one base model with adapters, otherwise none."""
     adapted = {plan.model for plan in plans if plan.settings.trainable} if sharing == "lora" else set()
-    families = [tuple(plan for plan in plans if plan.model == model) for model in dict.fromkeys(plan.model for plan in plans)]
-    return [crew for family in families for crew in ([family] if family[0].model in adapted else [(plan,) for plan in family])]
+    families = [
+        tuple(plan for plan in plans if plan.model == model)
+        for model in dict.fromkeys(plan.model for plan in plans)
+    ]
+    return [
+        crew
+        for family in families
+        for crew in ([family] if family[0].model in adapted else [(plan,) for plan in family])
+    ]
 
 
 def check_adapters(members: Sequence[GroupPlan], settings: ClusterSettings) -> None:

@@ -25,7 +25,9 @@ class Crew:
         kind: Class of the processes.
     """
 
-    def __init__(self, members: Sequence[str], parts: ProcessParts, *, pool: Pool, kind: type[RankProcess[Any]]) -> None:
+    def __init__(
+        self, members: Sequence[str], parts: ProcessParts, *, pool: Pool, kind: type[RankProcess[Any]]
+    ) -> None:
         self.members, self.parts, self.pool, self.kind = tuple(members), parts, pool, kind
         self.ranks = len(pool.seating.seats[crew_name(members)])
         self.facts: dict[str, list[RankFacts]] = {}
@@ -49,7 +51,14 @@ class Crew:
         found = self.finish(self.begin("join", self.parts, address), watch, "start")
         self.facts = {name: [facts[name] for facts in found] for name in found[0]}
 
-    def begin(self, method: str, *args: Any, each: Sequence[Sequence[Any]] = (), ranks: int | None = None, **kwargs: Any) -> list[Any]:
+    def begin(
+        self,
+        method: str,
+        *args: Any,
+        each: Sequence[Sequence[Any]] = (),
+        ranks: int | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
         """Call a method on every rank, or the first ``ranks``; return the pending results.
 
         Args:
@@ -60,7 +69,8 @@ class Crew:
             **kwargs: Its keyword arguments.
         """
         return [
-            getattr(actor, method).remote(*args, *(each[rank] if each else ()), **kwargs) for rank, actor in enumerate(self.actors[:ranks])
+            getattr(actor, method).remote(*args, *(each[rank] if each else ()), **kwargs)
+            for rank, actor in enumerate(self.actors[:ranks])
         ]
 
     def finish(self, refs: Sequence[Any], watch: Watch, stage: str, tasks: Sequence[str] = ()) -> list[Any]:

@@ -45,7 +45,9 @@ class FirstRankEngine(Engine):
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once, on the first rank; see :meth:`Engine.generate`."""
         if self.engine is None:
-            raise EngineError(f"rank {self.fabric.global_rank} has no server; ask the first rank of its group")
+            raise EngineError(
+                f"rank {self.fabric.global_rank} has no server; ask the first rank of its group"
+            )
         return self.engine.generate(requests)
 
     def wake(self) -> None:

@@ -59,7 +59,10 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
     if colocate:
         members = [sum(count > index for count in ranks.values()) for index in range(max(ranks.values()))]
         for name, count in ranks.items():
-            seats[name] = tuple(Seat(index, _share(cpus, members[index]), _share(gpus, members[index])) for index in range(count))
+            seats[name] = tuple(
+                Seat(index, _share(cpus, members[index]), _share(gpus, members[index]))
+                for index in range(count)
+            )
         return Seating(len(members), bundle, seats)
     first = 0
     for name, count in ranks.items():

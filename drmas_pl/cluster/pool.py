@@ -37,7 +37,12 @@ class Pool:
     """
 
     def __init__(
-        self, settings: ClusterSettings, groups: Sequence[str], *, together: Sequence[Sequence[str]] = (), wants_gpus: bool = True
+        self,
+        settings: ClusterSettings,
+        groups: Sequence[str],
+        *,
+        together: Sequence[Sequence[str]] = (),
+        wants_gpus: bool = True,
     ) -> None:
         settings.check_groups(groups)
         self.settings = settings
@@ -63,7 +68,9 @@ class Pool:
                 num_cpus=seat.cpus,
                 num_gpus=seat.gpus,
                 max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._places, placement_group_bundle_index=seat.bundle),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._places, placement_group_bundle_index=seat.bundle
+                ),
             ).remote(rank, len(seats))
             for rank, seat in enumerate(seats)
         ]
@@ -102,9 +109,14 @@ class Pool:
         gpus = self.settings.gpus_per_rank
         if gpus is None:
             gpus = int(wants_gpus and any(node.get("GPU", 0) >= 1 for node in nodes))
-        seating = assign_seats(ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus)
+        seating = assign_seats(
+            ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus
+        )
         deadline = time.monotonic() + SETTLE
-        while room(seating, nodes, free=ray.available_resources()) < seating.bundles and time.monotonic() < deadline:
+        while (
+            room(seating, nodes, free=ray.available_resources()) < seating.bundles
+            and time.monotonic() < deadline
+        ):
             if room(seating, nodes, free=ray.cluster_resources()) < seating.bundles:
                 break
             time.sleep(0.2)
@@ -118,7 +130,9 @@ class Pool:
         places = placement_group([dict(self.seating.bundle)] * self.seating.bundles, strategy="PACK")
         if not places.wait(timeout_seconds=RESERVE):
             ray.util.remove_placement_group(places)
-            raise GroupLost(f"Ray did not reserve {self.seating.bundles} free places within {RESERVE:g} s; `ray status` shows why")
+            raise GroupLost(
+                f"Ray did not reserve {self.seating.bundles} free places within {RESERVE:g} s; `ray status` shows why"
+            )
         return places
 
     def _stop(self) -> None:
@@ -140,16 +154,24 @@ def join_cluster(address: str | None) -> bool:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("cluster=ray needs Ray, which is not installed; run: pip install 'drmas_pl[ray]'") from error
+        raise ConfigError(
+            "cluster=ray needs Ray, which is not installed; run: pip install 'drmas_pl[ray]'"
+        ) from error
     if ray.is_initialized():
         return False
     # nothing is sent anywhere unless the user asks for it
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         _probe(address)
-        ray.init(address=address or "local", include_dashboard=None if address else False, logging_level=logging.ERROR)
+        ray.init(
+            address=address or "local",
+            include_dashboard=None if address else False,
+            logging_level=logging.ERROR,
+        )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"no Ray cluster at cluster.address={address}: {error}; start one with `ray start --head`") from error
+        raise ConfigError(
+            f"no Ray cluster at cluster.address={address}: {error}; start one with `ray start --head`"
+        ) from error
     return True
 
 

@@ -132,7 +132,9 @@ class RankProcess(Generic[Member]):
         torch.manual_seed(derive_seed(parts.seed, "build"))
         return fabric
 
-    def _facts(self, fabric: Fabric, tokenizer: Any, *, parameter_count: int, context_length: int | None = None) -> RankFacts:
+    def _facts(
+        self, fabric: Fabric, tokenizer: Any, *, parameter_count: int, context_length: int | None = None
+    ) -> RankFacts:
         return RankFacts(
             device=str(fabric.device),
             node=node_address(),

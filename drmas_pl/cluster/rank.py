@@ -67,7 +67,11 @@ class Rank(RankProcess[WorkerGroup]):
     def join(self, parts: RankParts, address: Address) -> dict[str, RankFacts]:
         """Meet the other ranks at the first one's ``address`` and build the groups."""
         fabric = self._meet(parts, address)
-        adapted = {} if parts.lora is None else adapted_policies(parts.plans, parts.load, parts.lora, seed=parts.seed)
+        adapted = (
+            {}
+            if parts.lora is None
+            else adapted_policies(parts.plans, parts.load, parts.lora, seed=parts.seed)
+        )
         facts = {}
         for plan in parts.plans:
             policy, tokenizer = adapted[plan.name] if plan.name in adapted else parts.load(plan.model)
@@ -82,7 +86,12 @@ class Rank(RankProcess[WorkerGroup]):
             )
             self.members[plan.name] = group
             facts[plan.name] = replace(
-                self._facts(fabric, tokenizer, parameter_count=group.parameter_count, context_length=group.engine.context_length),
+                self._facts(
+                    fabric,
+                    tokenizer,
+                    parameter_count=group.parameter_count,
+                    context_length=group.engine.context_length,
+                ),
                 served=isinstance(group.engine, FirstRankEngine),
             )
         return facts
@@ -127,7 +136,9 @@ class Rank(RankProcess[WorkerGroup]):
         """Release a group's engine."""
         self.members[name].close()
 
-    def _engine(self, parts: RankParts, name: str, policy: nn.Module, tokenizer: Any, fabric: Fabric) -> Engine:
+    def _engine(
+        self, parts: RankParts, name: str, policy: nn.Module, tokenizer: Any, fabric: Fabric
+    ) -> Engine:
         """Build the engine: one for all ranks if it has a server, else on a whole copy of weights that are going to be sharded."""
         engine = parts.engine(name, policy, tokenizer)
         if isinstance(engine, ServedEngine):
@@ -139,4 +150,6 @@ class Rank(RankProcess[WorkerGroup]):
         replica = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(policy)))
         replica.requires_grad_(False).eval()
         movable = any(plan.name == name and plan.settings.update.offload == "all" for plan in parts.plans)
-        return ReplicaEngine(parts.engine(name, replica, tokenizer), policy=policy, replica=replica, movable=movable)
+        return ReplicaEngine(
+            parts.engine(name, replica, tokenizer), policy=policy, replica=replica, movable=movable
+        )

@@ -51,7 +51,9 @@ class Recovery:
             except GroupLost as error:
                 lost = error
                 log.warning("%s (loss %d of at most %d in a row)", error, attempt + 1, self.repeats + 1)
-        raise TrainingStopped(f"gave up: {lost}; go on from the last checkpoint with resume=RUN_FOLDER") from lost
+        raise TrainingStopped(
+            f"gave up: {lost}; go on from the last checkpoint with resume=RUN_FOLDER"
+        ) from lost
 
     def keep(self) -> None:
         """Have every group that has changed write its state; the former one counts until all of them have."""

@@ -33,9 +33,15 @@ class RemoteGroup(Remote):
         alone: Whether its devices are its own, so that it may work while other groups do.
     """
 
-    def __init__(self, plan: GroupPlan, *, crew: Crew, timeout: float, repeats: int, alone: bool = False) -> None:
-        self.agents: dict[str, Agent] = {agent.name: agent for agent in sorted(plan.agents, key=lambda agent: agent.name)}
-        super().__init__(plan.name, crew=crew, watch=Watch(plan.name, list(self.agents), timeout=timeout), repeats=repeats)
+    def __init__(
+        self, plan: GroupPlan, *, crew: Crew, timeout: float, repeats: int, alone: bool = False
+    ) -> None:
+        self.agents: dict[str, Agent] = {
+            agent.name: agent for agent in sorted(plan.agents, key=lambda agent: agent.name)
+        }
+        super().__init__(
+            plan.name, crew=crew, watch=Watch(plan.name, list(self.agents), timeout=timeout), repeats=repeats
+        )
         self.settings, self.alone = plan.settings, alone
         self.lifecycle = Lifecycle(plan.name)
         self.engine: Engine = RemoteEngine(self)
@@ -91,7 +97,9 @@ class RemoteGroup(Remote):
         """Return what the KL penalty takes from each turn's score; see :meth:`WorkerGroup.reward_penalties`."""
         if not agent.objective.penalises_reward:
             return [0.0] * len(turns)
-        penalties: list[float] = self._call("reward_penalties", agent.name, self.crew.pool.share(list(turns)), stage="scoring")[0]
+        penalties: list[float] = self._call(
+            "reward_penalties", agent.name, self.crew.pool.share(list(turns)), stage="scoring"
+        )[0]
         return penalties
 
     def begin_generation(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
@@ -119,7 +127,9 @@ class RemoteGroup(Remote):
     def _phase(self, state: State) -> Iterator[None]:
         """Open a phase here and on the ranks; ranks that are gone need not close it."""
         with self.lifecycle.phase(state):
-            self.engine.context_length = self._call("enter", state.value, self.weights_version, stage="waking")[0]
+            self.engine.context_length = self._call(
+                "enter", state.value, self.weights_version, stage="waking"
+            )[0]
             try:
                 yield
             finally:
@@ -143,7 +153,11 @@ class RemoteEngine(Engine):
 
     def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
         """Begin at once where the devices are the group's own, or a server does the work; see :meth:`Engine.begin`."""
-        return self.group.begin_generation(requests) if self.group.alone or self.group.served else super().begin(requests)
+        return (
+            self.group.begin_generation(requests)
+            if self.group.alone or self.group.served
+            else super().begin(requests)
+        )
 
 
 def split_evenly(items: Sequence[Any], parts: int) -> list[list[Any]]:

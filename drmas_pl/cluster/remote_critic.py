@@ -23,7 +23,12 @@ class RemoteCritic(Remote):
     """
 
     def __init__(self, plan: CriticPlan, *, crew: Crew, timeout: float, repeats: int) -> None:
-        super().__init__(plan.name, crew=crew, watch=Watch(plan.name, sorted(plan.agents), timeout=timeout, kind="critic"), repeats=repeats)
+        super().__init__(
+            plan.name,
+            crew=crew,
+            watch=Watch(plan.name, sorted(plan.agents), timeout=timeout, kind="critic"),
+            repeats=repeats,
+        )
         self.plan, self.settings, self.agents = plan, plan.settings, frozenset(plan.agents)
         self.parameter_count = 0
 
@@ -43,7 +48,9 @@ class RemoteCritic(Remote):
         Raises:
             GroupLost: A rank died or took too long.
         """
-        values: list[tuple[float, ...]] = self._call("values", self.crew.pool.share(list(rows)), stage="judging")[0]
+        values: list[tuple[float, ...]] = self._call(
+            "values", self.crew.pool.share(list(rows)), stage="judging"
+        )[0]
         return values
 
     def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
@@ -53,5 +60,7 @@ class RemoteCritic(Remote):
             GroupLost: A rank died or took too long.
         """
         self.changed = True
-        report: CriticReport = self._finish(self._begin("update", self.crew.pool.share(list(rows)), seed=seed), "update")[0]
+        report: CriticReport = self._finish(
+            self._begin("update", self.crew.pool.share(list(rows)), seed=seed), "update"
+        )[0]
         return report

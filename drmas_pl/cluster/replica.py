@@ -25,10 +25,15 @@ class ReplicaEngine(Engine):
         movable: Whether the copy leaves the device while the engine sleeps.
     """
 
-    def __init__(self, engine: Engine, *, policy: nn.Module, replica: nn.Module, movable: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, *, policy: nn.Module, replica: nn.Module, movable: bool = False
+    ) -> None:
         self.engine, self.policy, self.replica = engine, policy, replica
         self._awake = True
-        self._store = HostStore(lambda: (*replica.parameters(), *replica.buffers()) if movable else (), next(replica.parameters()).device)
+        self._store = HostStore(
+            lambda: (*replica.parameters(), *replica.buffers()) if movable else (),
+            next(replica.parameters()).device,
+        )
         self.context_length = engine.context_length
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

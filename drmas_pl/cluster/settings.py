@@ -63,7 +63,9 @@ class ClusterSettings:
         if self.ranks < 1:
             raise ValueError(f"ranks must be at least 1, got {self.ranks}")
         if self.gpus_per_rank not in (None, 0, 1):
-            raise ValueError(f"gpus_per_rank must be 0, 1 or null, got {self.gpus_per_rank}; a rank computes on one device")
+            raise ValueError(
+                f"gpus_per_rank must be 0, 1 or null, got {self.gpus_per_rank}; a rank computes on one device"
+            )
         if not self.cpus_per_rank > 0:
             raise ValueError(f"cpus_per_rank must be positive, got {self.cpus_per_rank}")
         if not self.stage_timeout > 0:
@@ -85,7 +87,9 @@ class ClusterSettings:
             own = self.groups.get(group, GroupRanks())
             wanted[group] = (own.ranks or self.ranks, own.strategy or self.strategy)
         if len(set(wanted.values())) > 1:
-            asked = ", ".join(f"{group} for {ranks} with {strategy}" for group, (ranks, strategy) in wanted.items())
+            asked = ", ".join(
+                f"{group} for {ranks} with {strategy}" for group, (ranks, strategy) in wanted.items()
+            )
             raise ConfigError(
                 f"groups on one base model share their ranks, but cluster.groups asks {asked}; set the same for all of them, "
                 "or use sharing=per_agent"

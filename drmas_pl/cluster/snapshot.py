@@ -34,7 +34,10 @@ def keep_state(group: Member, folder: Path) -> None:
         optimizer = {} if group.optimizer is None else named_state(model, group.optimizer)
         state = {
             "weights": {name: own_share(tensor.detach()) for name, tensor in _weights(model).items()},
-            "optimizer": {name: {key: _own(value) for key, value in values.items()} for name, values in optimizer.items()},
+            "optimizer": {
+                name: {key: _own(value) for key, value in values.items()}
+                for name, values in optimizer.items()
+            },
             "counters": {name: getattr(group, name) for name in _counters(group)},
         }
         torch.save(state, folder / _file(group))

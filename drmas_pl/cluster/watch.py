@@ -23,7 +23,9 @@ class Watch:
         kind: What the group is called in messages.
     """
 
-    def __init__(self, group: str, agents: Sequence[str], *, timeout: float, kind: str = "worker group") -> None:
+    def __init__(
+        self, group: str, agents: Sequence[str], *, timeout: float, kind: str = "worker group"
+    ) -> None:
         self.group, self.agents, self.timeout, self.kind = group, list(agents), timeout, kind
 
     def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:

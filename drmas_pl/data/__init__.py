@@ -9,7 +9,13 @@ from drmas_pl.data.splits import check_disjoint, fingerprint, source_table
 
 if TYPE_CHECKING:
     from drmas_pl.data.module import TaskDataModule
-    from drmas_pl.data.recorded import RecordedTurns, TrajectoryWriter, collate_rows, read_trajectories, write_trajectories
+    from drmas_pl.data.recorded import (
+        RecordedTurns,
+        TrajectoryWriter,
+        collate_rows,
+        read_trajectories,
+        write_trajectories,
+    )
 
 __all__ = [
     "read_tasks",

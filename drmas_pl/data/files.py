@@ -49,14 +49,18 @@ def locate(path: str | os.PathLike[str]) -> Path:
         return _locate_embedded(text)
     file = Path(text).expanduser()
     if file.is_dir():
-        raise DataError(f"expected a file, got the folder {text}; name one of its files: {_listing(_names(file))}")
+        raise DataError(
+            f"expected a file, got the folder {text}; name one of its files: {_listing(_names(file))}"
+        )
     if file.exists():
         return file
     parent = file.parent
     if not parent.is_dir():
         while not parent.is_dir():
             parent = parent.parent
-        raise DataError(f"no file {text}: its folder does not exist; {parent} does and holds {_listing(_names(parent))}")
+        raise DataError(
+            f"no file {text}: its folder does not exist; {parent} does and holds {_listing(_names(parent))}"
+        )
     raise DataError(f"no file {text}; nearest in its folder: {_nearest(file.name, _names(parent))}")
 
 
@@ -73,7 +77,9 @@ def read_rows(file: Path) -> Iterator[SourceRow]:
         return _read_json_lines(file)
     if file.suffix in PARQUET:
         return _read_parquet(file)
-    raise DataError(f"{file}: expected a suffix {', '.join(JSON_LINES + PARQUET)}, got {file.suffix or 'none'}; convert or rename the file")
+    raise DataError(
+        f"{file}: expected a suffix {', '.join(JSON_LINES + PARQUET)}, got {file.suffix or 'none'}; convert or rename the file"
+    )
 
 
 def parse_line(line: bytes, place: str) -> dict[str, Any]:
@@ -94,14 +100,26 @@ def parse_line(line: bytes, place: str) -> dict[str, Any]:
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{place}: expected Unicode text, got half of a surrogate pair; write the character itself") from error
+        raise DataError(
+            f"{place}: expected Unicode text, got half of a surrogate pair; write the character itself"
+        ) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: expected UTF-8, got byte {line[error.start]:#04x}; save the file as UTF-8") from error
+        raise DataError(
+            f"{place}: expected UTF-8, got byte {line[error.start]:#04x}; save the file as UTF-8"
+        ) from error
     except json.JSONDecodeError as error:
-        remedy = "write one object a line instead of one array" if line.lstrip().startswith(b"[") else "fix or remove the line"
-        raise DataError(f"{place}: expected one JSON object, got {_cut(line)} ({error.msg} at column {error.colno}); {remedy}") from error
+        remedy = (
+            "write one object a line instead of one array"
+            if line.lstrip().startswith(b"[")
+            else "fix or remove the line"
+        )
+        raise DataError(
+            f"{place}: expected one JSON object, got {_cut(line)} ({error.msg} at column {error.colno}); {remedy}"
+        ) from error
     if not isinstance(value, dict):
-        raise DataError(f"{place}: expected a JSON object, got {_cut(line)}; write one object with named columns a line")
+        raise DataError(
+            f"{place}: expected a JSON object, got {_cut(line)}; write one object with named columns a line"
+        )
     return value
 
 
@@ -144,15 +162,21 @@ def _read_parquet(file: Path) -> Iterator[SourceRow]:
                     number += 1
                     yield SourceRow(f"{file}, row {number}", values)
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{file}: expected a Parquet file, got an error after row {number} ({_cut(str(error))}); write it anew") from error
+        raise DataError(
+            f"{file}: expected a Parquet file, got an error after row {number} ({_cut(str(error))}); write it anew"
+        ) from error
 
 
 def _locate_embedded(text: str) -> Path:
     name = text.removeprefix(EMBEDDED)
     root = Path(str(resources.files("drmas_pl"))) / "embedded"
-    known = sorted(str(file.relative_to(root).with_suffix("")) for file in root.glob("*/*.jsonl") if _holds_tasks(file))
+    known = sorted(
+        str(file.relative_to(root).with_suffix("")) for file in root.glob("*/*.jsonl") if _holds_tasks(file)
+    )
     if name not in known:
-        raise DataError(f"no embedded tasks named {name!r}; there are {_listing([EMBEDDED + each for each in known])}")
+        raise DataError(
+            f"no embedded tasks named {name!r}; there are {_listing([EMBEDDED + each for each in known])}"
+        )
     return root / f"{name}.jsonl"
 
 

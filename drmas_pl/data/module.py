@@ -66,7 +66,11 @@ class TaskDataModule(lightning.LightningDataModule):
     ) -> None:
         super().__init__()
         self._sources: dict[Split, Source] = {"train": train, "validation": validation, "test": test}
-        self._limits: dict[Split, int | None] = {"train": limit_train, "validation": limit_validation, "test": limit_test}
+        self._limits: dict[Split, int | None] = {
+            "train": limit_train,
+            "validation": limit_validation,
+            "test": limit_test,
+        }
         for name, limit in self._limits.items():
             if limit is not None and limit < 1:
                 raise ValueError(f"limit_{name} must be at least 1 or None, got {limit}")
@@ -94,9 +98,15 @@ class TaskDataModule(lightning.LightningDataModule):
             if limit is not None:
                 tasks[name] = stratified_subset(tasks[name], limit, seed=derive_seed(self.seed, name))
         if 0 < (count := len(tasks["train"])) < self.tasks_per_iteration:
-            _LOGGER.warning("%d training tasks are fewer than the %d of one iteration: some come twice", count, self.tasks_per_iteration)
+            _LOGGER.warning(
+                "%d training tasks are fewer than the %d of one iteration: some come twice",
+                count,
+                self.tasks_per_iteration,
+            )
         if tasks["train"]:
-            self._schedule = TaskSchedule(tasks["train"], self.tasks_per_iteration, seed=self.seed, balance=self.balance)
+            self._schedule = TaskSchedule(
+                tasks["train"], self.tasks_per_iteration, seed=self.seed, balance=self.balance
+            )
         self._tasks = tasks
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
@@ -119,7 +129,9 @@ class TaskDataModule(lightning.LightningDataModule):
         """
         return self._training_schedule().tasks_for(iteration)
 
-    def replacements(self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int) -> tuple[Task, ...]:
+    def replacements(
+        self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int
+    ) -> tuple[Task, ...]:
         """Return other training tasks in place of some that an iteration cannot use.
 
         See :meth:`drmas_pl.data.schedule.TaskSchedule.replacements`.
@@ -134,11 +146,20 @@ class TaskDataModule(lightning.LightningDataModule):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Content hash by split, after limits; only splits that were given."""
-        return {name: fingerprint(self.tasks(name)) for name, source in self._sources.items() if source is not None}
+        return {
+            name: fingerprint(self.tasks(name))
+            for name, source in self._sources.items()
+            if source is not None
+        }
 
     def train_dataloader(self) -> DataLoader[tuple[Task, ...]]:
         """Give one epoch of iterations; a Trainer that calls ``set_epoch`` on samplers continues where the last epoch ended."""
-        return DataLoader(_Iterations(self), batch_size=None, sampler=_EpochSampler(self.iterations_per_epoch), collate_fn=_identity)
+        return DataLoader(
+            _Iterations(self),
+            batch_size=None,
+            sampler=_EpochSampler(self.iterations_per_epoch),
+            collate_fn=_identity,
+        )
 
     def val_dataloader(self) -> DataLoader[list[Task]]:
         """Give the validation tasks in order, in lists."""
@@ -163,12 +184,18 @@ class TaskDataModule(lightning.LightningDataModule):
             DataError: Something differs and ``allow_changed_data`` is off.
         """
         now = self.state_dict()
-        changed = [f"{name}: {state_dict.get(name)} then, {now[name]} now" for name in _STATE if state_dict.get(name) != now[name]]
+        changed = [
+            f"{name}: {state_dict.get(name)} then, {now[name]} now"
+            for name in _STATE
+            if state_dict.get(name) != now[name]
+        ]
         if not changed:
             return
         message = f"the data differs from the checkpoint's ({'; '.join(changed)})"
         if not self.allow_changed_data:
-            raise DataError(f"{message}; restore the files and settings, or set allow_changed_data=True to go on with the new ones")
+            raise DataError(
+                f"{message}; restore the files and settings, or set allow_changed_data=True to go on with the new ones"
+            )
         _LOGGER.warning("%s, as allow_changed_data permits", message)
 
     def _training_schedule(self) -> TaskSchedule:
@@ -178,7 +205,12 @@ class TaskDataModule(lightning.LightningDataModule):
         return self._schedule
 
     def _evaluation_dataloader(self, split: Split) -> DataLoader[list[Task]]:
-        return DataLoader(self.tasks(split), batch_size=self.tasks_per_iteration, shuffle=False, collate_fn=_identity)  # type: ignore[arg-type]
+        return DataLoader(
+            self.tasks(split),  # type: ignore[arg-type]
+            batch_size=self.tasks_per_iteration,
+            shuffle=False,
+            collate_fn=_identity,
+        )
 
 
 class _Iterations(Dataset[tuple[Task, ...]]):
@@ -218,5 +250,7 @@ def _load(source: Source, name: Split) -> tuple[Task, ...]:
         return ()
     tasks = read_tasks(source) if isinstance(source, (str, os.PathLike)) else tuple(source)
     if not tasks:
-        raise DataError(f"{name} must hold at least one task, got none; leave {name} out if there is nothing to play")
+        raise DataError(
+            f"{name} must hold at least one task, got none; leave {name} out if there is nothing to play"
+        )
     return tasks

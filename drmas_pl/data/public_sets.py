@@ -58,8 +58,15 @@ def chat_math_row(row: Mapping[str, Any], about: PublicSet, index: int) -> dict[
     >>> chat_math_row(row, MATH[0], 3)["prompt"]
     [{'role': 'user', 'content': 'What is 1 + 1?'}]
     """
-    task = parse_task(SourceRow(f"{about.hub}, row {index + 1}", {"prompt": row.get("prompt"), "reward_model": row.get("reward_model")}))
-    return task_row(about.source, _INSTRUCTIONS.sub("", task.question).strip(), task.reference, about, index, row)
+    task = parse_task(
+        SourceRow(
+            f"{about.hub}, row {index + 1}",
+            {"prompt": row.get("prompt"), "reward_model": row.get("reward_model")},
+        )
+    )
+    return task_row(
+        about.source, _INSTRUCTIONS.sub("", task.question).strip(), task.reference, about, index, row
+    )
 
 
 def problem_row(row: Mapping[str, Any], about: PublicSet, index: int) -> dict[str, Any]:
@@ -81,11 +88,15 @@ def search_row(row: Mapping[str, Any], about: PublicSet, index: int) -> dict[str
     {'id': 'nq/train/0', 'split': 'train'}
     """
     wanted = ("question", "golden_answers", "reward_model", "data_source")
-    task = parse_task(SourceRow(f"{about.hub}, row {index + 1}", {name: row[name] for name in wanted if name in row}))
+    task = parse_task(
+        SourceRow(f"{about.hub}, row {index + 1}", {name: row[name] for name in wanted if name in row})
+    )
     return task_row(task.data_source, task.question.strip(), task.reference, about, index, row)
 
 
-def task_row(source: str, question: str, reference: Sequence[str], about: PublicSet, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def task_row(
+    source: str, question: str, reference: Sequence[str], about: PublicSet, index: int, row: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write a task in the field's layout.
 
     >>> task_row("aime_2024", "1 + 1?", ("2", "two"), MATH[1], 0, {})["extra_info"]
@@ -95,7 +106,9 @@ def task_row(source: str, question: str, reference: Sequence[str], about: Public
     return {
         "data_source": source,
         "prompt": [{"role": "user", "content": question}],
-        "reward_model": {"ground_truth": reference[0] if len(reference) == 1 else {"target": list(reference)}},
+        "reward_model": {
+            "ground_truth": reference[0] if len(reference) == 1 else {"target": list(reference)}
+        },
         "extra_info": {"id": f"{source}/{about.use}/{index}", "split": about.use, **kept},
     }
 
@@ -133,7 +146,12 @@ class Division:
 
 
 def divide(
-    train: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]], *, validation_size: int, seed: int, max_characters: int | None = None
+    train: Sequence[dict[str, Any]],
+    test: Sequence[dict[str, Any]],
+    *,
+    validation_size: int,
+    seed: int,
+    max_characters: int | None = None,
 ) -> Division:
     """Make three disjoint splits: training questions that repeat, are tested or too long are dropped, then validation is set apart.
 
@@ -165,9 +183,14 @@ def divide(
         if key not in tested_questions and key not in fresh:
             fresh[key] = (task, row)
     if validation_size >= len(fresh):
-        raise DataError(f"validation_size must leave something to train on, got {validation_size} of {len(fresh)} rows; take fewer")
+        raise DataError(
+            f"validation_size must leave something to train on, got {validation_size} of {len(fresh)} rows; take fewer"
+        )
     chosen = (
-        {task.id for task in stratified_subset([task for task, _ in fresh.values()], validation_size, seed=seed)}
+        {
+            task.id
+            for task in stratified_subset([task for task, _ in fresh.values()], validation_size, seed=seed)
+        }
         if validation_size
         else set()
     )

@@ -27,10 +27,21 @@ from drmas_pl.types import Task
 
 _ANSWERS: Final = ("golden_answers", "answers", "answer")
 _FIELD_COLUMNS: Final = ("prompt", "reward_model", "extra_info", "env_kwargs")
-_NOT_METADATA: Final = {"id", "index", "question", "prompt", "reward_model", "data_source", "ground_truth", *_ANSWERS}
+_NOT_METADATA: Final = {
+    "id",
+    "index",
+    "question",
+    "prompt",
+    "reward_model",
+    "data_source",
+    "ground_truth",
+    *_ANSWERS,
+}
 
 
-def read_tasks(path: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> tuple[Task, ...]:
+def read_tasks(
+    path: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None
+) -> tuple[Task, ...]:
     """Read the tasks of one file, in its order.
 
     Args:
@@ -57,7 +68,9 @@ def read_tasks(path: str | os.PathLike[str], *, split: str | None = None, limit:
     return tasks
 
 
-def tasks_from_rows(rows: Iterable[SourceRow], *, split: str | None = None, limit: int | None = None) -> tuple[Task, ...]:
+def tasks_from_rows(
+    rows: Iterable[SourceRow], *, split: str | None = None, limit: int | None = None
+) -> tuple[Task, ...]:
     """Turn rows into tasks; see :func:`read_tasks`.
 
     >>> tasks_from_rows([SourceRow("a.jsonl, line 1", {"id": "q1", "question": "1 + 1?", "answer": 2})])
@@ -81,7 +94,9 @@ def tasks_from_rows(rows: Iterable[SourceRow], *, split: str | None = None, limi
         places[task.id] = row.place
         tasks.append(task)
     if others and not tasks:
-        raise DataError(f"expected rows with split {split!r}, got only {', '.join(sorted(others))}; choose one of these")
+        raise DataError(
+            f"expected rows with split {split!r}, got only {', '.join(sorted(others))}; choose one of these"
+        )
     return tuple(tasks)
 
 
@@ -98,10 +113,14 @@ def parse_task(row: SourceRow) -> Task:
     values = _without_nulls(row.values)
     for column in ("reward_model", "extra_info", "env_kwargs"):
         if not isinstance(values.get(column, {}), dict):
-            raise DataError(f"{row.place}: {column} must be an object, got {values[column]!r}; write it with named entries")
+            raise DataError(
+                f"{row.place}: {column} must be an object, got {values[column]!r}; write it with named entries"
+            )
     source = values.get("data_source", values.get("env_kwargs", {}).get("data_source", "unknown"))
     if not isinstance(source, str) or not source:
-        raise DataError(f"{row.place}: data_source must be the name of a collection, got {source!r}; write a text")
+        raise DataError(
+            f"{row.place}: data_source must be the name of a collection, got {source!r}; write a text"
+        )
     question = _question(values, row.place)
     return Task(
         id=_identity(values, source, question, row.place),
@@ -118,9 +137,13 @@ def _question(values: Mapping[str, Any], place: str) -> str:
     if question is None:
         question = _last_user_message(values.get("prompt"), place)
     if question is None:
-        raise DataError(f"{place}: expected a question or a prompt, got the columns {', '.join(values) or 'none'}; name one 'question'")
+        raise DataError(
+            f"{place}: expected a question or a prompt, got the columns {', '.join(values) or 'none'}; name one 'question'"
+        )
     if not isinstance(question, str) or not question.strip():
-        raise DataError(f"{place}: the question must be a text that is not blank, got {question!r}; fix or remove the row")
+        raise DataError(
+            f"{place}: the question must be a text that is not blank, got {question!r}; fix or remove the row"
+        )
     return question
 
 
@@ -128,11 +151,15 @@ def _last_user_message(prompt: Any, place: str) -> Any:
     if prompt is None or isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
-        raise DataError(f"{place}: prompt must be a list of messages, got {prompt!r}; write [{{'role': 'user', 'content': question}}]")
+        raise DataError(
+            f"{place}: prompt must be a list of messages, got {prompt!r}; write [{{'role': 'user', 'content': question}}]"
+        )
     spoken = [message.get("content") for message in prompt if message.get("role") == "user"]
     if not spoken:
         roles = [message.get("role") for message in prompt]
-        raise DataError(f"{place}: prompt must have a message with role 'user', got the roles {roles}; add one")
+        raise DataError(
+            f"{place}: prompt must have a message with role 'user', got the roles {roles}; add one"
+        )
     return spoken[-1]
 
 
@@ -156,7 +183,9 @@ def _reference(values: Mapping[str, Any], place: str) -> tuple[str, ...]:
         )
     alternatives = answer if isinstance(answer, (list, tuple)) else [answer]
     if not alternatives:
-        raise DataError(f"{place}: the reference must have at least one alternative, got an empty list; fix or remove the row")
+        raise DataError(
+            f"{place}: the reference must have at least one alternative, got an empty list; fix or remove the row"
+        )
     return tuple(_answer_text(alternative, place) for alternative in alternatives)
 
 
@@ -164,11 +193,15 @@ def _answer_text(answer: Any, place: str) -> str:
     """Write a number as people do: a whole number held in a float column is still whole."""
     if isinstance(answer, str) and answer.strip():
         return answer
-    if (isinstance(answer, int) and not isinstance(answer, bool)) or (isinstance(answer, Decimal) and answer.is_finite()):
+    if (isinstance(answer, int) and not isinstance(answer, bool)) or (
+        isinstance(answer, Decimal) and answer.is_finite()
+    ):
         return str(answer)
     if isinstance(answer, float) and math.isfinite(answer):
         return str(int(answer)) if answer.is_integer() and abs(answer) < 2**53 else repr(answer)
-    raise DataError(f"{place}: a reference must be a text that is not blank or a finite number, got {answer!r}; fix or remove the row")
+    raise DataError(
+        f"{place}: a reference must be a text that is not blank or a finite number, got {answer!r}; fix or remove the row"
+    )
 
 
 def _identity(values: Mapping[str, Any], source: str, question: str, place: str) -> str:
@@ -179,7 +212,9 @@ def _identity(values: Mapping[str, Any], source: str, question: str, place: str)
                 continue
             found = columns[name]
             if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
-                raise DataError(f"{place}: {name} must be a text or a whole number, got {found!r}; fix it or leave it out")
+                raise DataError(
+                    f"{place}: {name} must be a text or a whole number, got {found!r}; fix it or leave it out"
+                )
             return f"{prefix}{found}"
     content = "\x1f".join((source, question))
     return f"{source}/{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
@@ -196,7 +231,9 @@ def _split_of(row: SourceRow) -> str:
     extra = row.values.get("extra_info")
     found = (extra.get("split") if isinstance(extra, dict) else None) or row.values.get("split")
     if not isinstance(found, str):
-        raise DataError(f"{row.place}: expected extra_info.split, since a split was asked for, got {found!r}; add it or ask for no split")
+        raise DataError(
+            f"{row.place}: expected extra_info.split, since a split was asked for, got {found!r}; add it or ask for no split"
+        )
     return found
 
 

@@ -58,7 +58,9 @@ class TrajectoryWriter:
     def __enter__(self) -> TrajectoryWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -118,7 +120,11 @@ def encode(trajectory: Trajectory) -> dict[str, Any]:
         "format": FORMAT,
         "question": task.question,
         "reference": list(task.reference),
-        **{field.name: getattr(trajectory, field.name) for field in fields(Trajectory) if field.name not in ("task", "turns", "metrics")},
+        **{
+            field.name: getattr(trajectory, field.name)
+            for field in fields(Trajectory)
+            if field.name not in ("task", "turns", "metrics")
+        },
         "metrics": dict(trajectory.metrics),
         "turns": [_encode_turn(turn) for turn in trajectory.turns],
         "task": {"id": task.id, "data_source": task.data_source, "metadata": metadata},
@@ -136,14 +142,22 @@ def decode(record: dict[str, Any], place: str) -> Trajectory:
         DataError: The record has another format, or an entry is missing, unknown or mistyped.
     """
     if record.get("format") != FORMAT:
-        raise DataError(f"{place}: expected a recorded trajectory of format {FORMAT}, got {record.get('format')!r}; record it anew")
-    values = {name: value for name, value in record.items() if name not in ("format", "question", "reference")}
+        raise DataError(
+            f"{place}: expected a recorded trajectory of format {FORMAT}, got {record.get('format')!r}; record it anew"
+        )
+    values = {
+        name: value for name, value in record.items() if name not in ("format", "question", "reference")
+    }
     try:
-        values["task"] = Task(question=record["question"], reference=tuple(record["reference"]), **values["task"])
+        values["task"] = Task(
+            question=record["question"], reference=tuple(record["reference"]), **values["task"]
+        )
         values["turns"] = tuple(_decode_turn(turn) for turn in values["turns"])
         return Trajectory(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{place}: an entry of the trajectory is missing, unknown or mistyped: {error}; record it anew") from error
+        raise DataError(
+            f"{place}: an entry of the trajectory is missing, unknown or mistyped: {error}; record it anew"
+        ) from error
 
 
 class RecordedTurns(Dataset[Row]):
@@ -161,7 +175,11 @@ class RecordedTurns(Dataset[Row]):
     """
 
     def __init__(
-        self, trajectories: Sequence[Trajectory], agent: str, *, advantages: Callable[[Trajectory, Turn], float] | Sequence[float]
+        self,
+        trajectories: Sequence[Trajectory],
+        agent: str,
+        *,
+        advantages: Callable[[Trajectory, Turn], float] | Sequence[float],
     ) -> None:
         self.turns = [
             (trajectory, turn)
@@ -172,14 +190,17 @@ class RecordedTurns(Dataset[Row]):
         ]
         if not self.turns:
             names = sorted({turn.agent for trajectory in trajectories for turn in trajectory.turns})
-            raise ValueError(f"agent must have turns in the trajectories, got {agent!r}; there are turns of {', '.join(names) or 'nobody'}")
+            raise ValueError(
+                f"agent must have turns in the trajectories, got {agent!r}; there are turns of {', '.join(names) or 'nobody'}"
+            )
         values = [advantages(*pair) for pair in self.turns] if callable(advantages) else list(advantages)
         if len(values) != len(self.turns):
             raise ValueError(
                 f"advantages must be one number for each of {len(self.turns)} turns of {agent!r}, got {len(values)}; see .turns"
             )
         self._rows = [
-            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value)) for (_, turn), value in zip(self.turns, values)
+            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value))
+            for (_, turn), value in zip(self.turns, values)
         ]
 
     def __len__(self) -> int:

@@ -29,7 +29,9 @@ class TaskStream:
             number ``rank`` of them.
     """
 
-    def __init__(self, size: int, per_iteration: int, *, seed: int, extra: tuple[int, int, int] = (0, 1, 0)) -> None:
+    def __init__(
+        self, size: int, per_iteration: int, *, seed: int, extra: tuple[int, int, int] = (0, 1, 0)
+    ) -> None:
         self.size, self.per_iteration, self.seed = size, per_iteration, seed
         self.share, self.members, self.rank = extra
         self._memo: dict[int, list[int]] = {}
@@ -67,7 +69,9 @@ class TaskStream:
         for current in range(first, epoch + 1):
             if current not in self._memo:
                 self._memo[current] = self._arrange(current)
-            self._memo = {known: order for known, order in self._memo.items() if current - 1 <= known <= epoch}
+            self._memo = {
+                known: order for known, order in self._memo.items() if current - 1 <= known <= epoch
+            }
         return self._memo[epoch]
 
     def _arrange(self, epoch: int) -> list[int]:
@@ -110,7 +114,9 @@ class TaskSchedule:
     True
     """
 
-    def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, *, seed: int, balance: Balance = "none") -> None:
+    def __init__(
+        self, tasks: Sequence[Task], tasks_per_iteration: int, *, seed: int, balance: Balance = "none"
+    ) -> None:
         if not tasks:
             raise ValueError("tasks must not be empty; give at least one task to train on")
         if tasks_per_iteration < 1:
@@ -145,11 +151,17 @@ class TaskSchedule:
         """
         if iteration < 0:
             raise ValueError(f"iteration must be at least 0, got {iteration}")
-        drawn = [self._pools[source][number] for source, stream in self._streams.items() for number in stream.draw(iteration)]
+        drawn = [
+            self._pools[source][number]
+            for source, stream in self._streams.items()
+            for number in stream.draw(iteration)
+        ]
         random.Random(derive_seed(self._seed, "order", iteration)).shuffle(drawn)
         return tuple(drawn)
 
-    def replacements(self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int) -> tuple[Task, ...]:
+    def replacements(
+        self, dropped: Sequence[Task], played: Collection[str], *, iteration: int, draw: int
+    ) -> tuple[Task, ...]:
         """Return other tasks in place of some that an iteration cannot use, from the same source where sources are balanced.
 
         Args:

@@ -37,14 +37,20 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     for task in tasks:
         content = [task.id, task.data_source, task.question, list(task.reference), task.metadata]
         try:
-            text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=_written)
+            text = json.dumps(
+                content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=_written
+            )
         except TypeError as error:
-            raise DataError(f"task {task.id!r}: metadata must be JSON-like, got {error}; use texts, numbers, lists and objects") from error
+            raise DataError(
+                f"task {task.id!r}: metadata must be JSON-like, got {error}; use texts, numbers, lists and objects"
+            ) from error
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()
 
 
-def check_disjoint(train: Sequence[Task] = (), validation: Sequence[Task] = (), *, test: Sequence[Task] = ()) -> None:
+def check_disjoint(
+    train: Sequence[Task] = (), validation: Sequence[Task] = (), *, test: Sequence[Task] = ()
+) -> None:
     """Make sure that no question stands in two splits, neither letter by letter nor in :func:`normalise`\\ d form.
 
     Raises:
@@ -104,7 +110,10 @@ def source_table(splits: Mapping[str, Sequence[Task]]) -> str:
     lines.append(["total", *(str(count.total()) for count in counts.values())])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]).rstrip() for line in lines
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
+        ).rstrip()
+        for line in lines
     )
 
 

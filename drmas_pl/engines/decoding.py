@@ -83,13 +83,23 @@ class DecodeBatch:
         self._room = np.array(rooms)
         self._seeds = torch.tensor([request.seed for request in requests], device=device)
         self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
-        self._stop_texts = {i: request.sampling.stop for i, request in enumerate(requests) if request.sampling.stop}
-        settings = [(request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) for request in requests]
+        self._stop_texts = {
+            i: request.sampling.stop for i, request in enumerate(requests) if request.sampling.stop
+        }
+        settings = [
+            (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k)
+            for request in requests
+        ]
         self._settings = list(dict.fromkeys(settings))
         self._setting = np.array([self._settings.index(setting) for setting in settings])
         self._earlier = tuple(earlier)
         self.bank: int = min(set(range(len(earlier) + 1)) - {batch.bank for batch in earlier})
-        sizes = {"prompts": len(self.prompts), "width": self._width, "rows": len(requests), "length": max(rooms)}
+        sizes = {
+            "prompts": len(self.prompts),
+            "width": self._width,
+            "rows": len(requests),
+            "length": max(rooms),
+        }
         # processors would widen half precision anew in every step
         wide = torch.float32 if forward.splits_attention and device.type == "cpu" else None
         self.cache = RowCache(forward.layers, **sizes, memory=memory, bank=self.bank, dtype=wide)
@@ -125,14 +135,18 @@ class DecodeBatch:
             padding = self._tensor(columns - lengths) if lengths.min() < columns else None
             neighbours = bool((np.diff(rows) == 1).all())
             self.cache.open_prefill(
-                slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else self._tensor(rows), columns=columns, queries=queries
+                slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else self._tensor(rows),
+                columns=columns,
+                queries=queries,
             )
             parts.append(self._forward.prefill(self._tensor(ids), padding, columns=columns, cache=self.cache))
         return torch.cat(parts)[self._tensor(np.argsort(order))]
 
     def _adopt(self) -> Ints:
         """Take over what earlier batches know of these prompts; return how many tokens of each, (P,)."""
-        prefixes = shared_prefixes(self.prompts, [prompt for batch in self._earlier for prompt in batch.prompts])
+        prefixes = shared_prefixes(
+            self.prompts, [prompt for batch in self._earlier for prompt in batch.prompts]
+        )
         rows, positions = columns_of(prefixes)
         source, target = prefixes.source[rows], (self._width - self._prompt_length)[rows] + positions
         first = 0
@@ -159,7 +173,9 @@ class DecodeBatch:
             chosen = np.flatnonzero(setting == number)
             at = slice(None) if len(chosen) == len(setting) else self._tensor(chosen)
             temperature, top_p, top_k = self._settings[number]
-            drawn, logp = draw(logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k)
+            drawn, logp = draw(
+                logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k
+            )
             tokens[chosen], logprobs[chosen] = drawn.cpu().numpy(), logp.cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise EngineError(
@@ -212,7 +228,9 @@ class DecodeBatch:
     def _make_spans(self) -> tuple[Span, ...]:
         real = self._real_columns()
         spans = []
-        for first, last in length_buckets(self._prompt_length.tolist(), _SPAN_OVERHEAD[self._device.type == "cpu"]):
+        for first, last in length_buckets(
+            self._prompt_length.tolist(), _SPAN_OVERHEAD[self._device.type == "cpu"]
+        ):
             start = self._width - int(self._prompt_length[last - 1])
             used = real[first:last, None, None, start:]
             bias = None if used.all() else self._tensor(np.where(used, 0, -np.inf).astype(np.float32))
@@ -222,7 +240,9 @@ class DecodeBatch:
     def _joined_mask(self, step: int) -> Tensor | None:
         """Return the (R, W + step + 1) real columns of each row; None when all are."""
         real = self._real_columns()[self._prompt]
-        return None if real.all() else self._tensor(np.pad(real, ((0, 0), (0, step + 1)), constant_values=True))
+        return (
+            None if real.all() else self._tensor(np.pad(real, ((0, 0), (0, step + 1)), constant_values=True))
+        )
 
     def _real_columns(self) -> NDArray[np.bool_]:
         """Return (P, W), True where a prompt is not padding."""

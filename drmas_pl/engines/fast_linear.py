@@ -52,7 +52,11 @@ class FastLinearMode(TorchFunctionMode):
         return self
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run a suitable linear layer faster; pass everything else on."""
         return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))
@@ -68,10 +72,23 @@ class FastLinearMode(TorchFunctionMode):
         kind = x.device.type
         if torch.is_autocast_enabled(kind) and weight.dtype == torch.float32:
             dtype = torch.get_autocast_dtype(kind)
-            x, weight, bias = x.to(dtype), self._weights.cast(weight, dtype), None if bias is None else bias.to(dtype)
-        if self.usable and self.packs and kind == "cpu" and (packed := self._weights.packed(x, weight)) is not None:
+            x, weight, bias = (
+                x.to(dtype),
+                self._weights.cast(weight, dtype),
+                None if bias is None else bias.to(dtype),
+            )
+        if (
+            self.usable
+            and self.packs
+            and kind == "cpu"
+            and (packed := self._weights.packed(x, weight)) is not None
+        ):
             return onednn_linear(x, packed, bias)
-        return onednn_linear(x, weight, bias) if self.usable and onednn_pays(x, weight) else linear(x, weight, bias)
+        return (
+            onednn_linear(x, weight, bias)
+            if self.usable and onednn_pays(x, weight)
+            else linear(x, weight, bias)
+        )
 
 
 class _Weights:
@@ -92,7 +109,12 @@ class _Weights:
     def packed(self, x: Tensor, weight: Tensor) -> Tensor | None:
         """Return the weight in oneDNN's layout; None where that does not pay, or not yet."""
         key, rows = id(weight), x.numel() // x.shape[-1] if x.numel() else 0
-        if not 0 < rows <= _PACK_ROWS or min(weight.shape) < MIN_WIDTH or x.dtype != weight.dtype or not takes_packed(weight.dtype):
+        if (
+            not 0 < rows <= _PACK_ROWS
+            or min(weight.shape) < MIN_WIDTH
+            or x.dtype != weight.dtype
+            or not takes_packed(weight.dtype)
+        ):
             return None
         if key not in self._packed:
             self._uses[key] = self._uses.get(key, 0) + 1
@@ -105,7 +127,9 @@ class _Weights:
 @cache
 def takes_packed(dtype: torch.dtype) -> bool:
     """Tell whether oneDNN multiplies this type here."""
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
 class _OneDnnLinear(torch.autograd.Function):

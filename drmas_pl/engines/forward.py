@@ -31,7 +31,9 @@ class Forward:
         base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         config = policy.config.get_text_config()
         names = inspect.signature(base.forward).parameters
-        windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        windowed = getattr(config, "sliding_window", None) or set(
+            getattr(config, "layer_types", None) or ()
+        ) - {"full_attention"}
         self.layers: int = config.num_hidden_layers
         self.splits_attention = config._attn_implementation == "sdpa" and not windowed
         self.fuses = self.splits_attention and can_fuse(policy)
@@ -58,9 +60,13 @@ class Forward:
                 return self._run(ids, None, column[None], cache)
         mask = (column >= padding[:, None]).expand(len(ids), -1)
         positions = (column[known:] - padding[:, None]).clamp(min=0)
-        return self._run(ids, _causal(mask, known) if self.splits_attention else mask.long(), positions, cache)
+        return self._run(
+            ids, _causal(mask, known) if self.splits_attention else mask.long(), positions, cache
+        )
 
-    def decode(self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups | None, mask: Tensor | None) -> Tensor:
+    def decode(
+        self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups | None, mask: Tensor | None
+    ) -> Tensor:
         """Return (R, V) logits after one more token per row.
 
         Args:
@@ -84,7 +90,12 @@ class Forward:
         # nothing else may run inside, since every operation pays for it
         with self._mode:
             output = self._policy(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self._cache_name: cache}, **self._extra
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_name: cache},
+                **self._extra,
             )
         return output.logits[:, -1]
 

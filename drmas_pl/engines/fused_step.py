@@ -72,36 +72,50 @@ class _Layer:
         self.act, self.scale, self.size = mlp.act_fn, attention.scaling, attention.head_dim
         norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
         self.head_norms = [norm for norm in norms if norm is not None]
-        self.heads = [part.out_features // self.size for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        self.heads = [
+            part.out_features // self.size for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+        ]
         self.qkv = _Product([attention.q_proj, attention.k_proj, attention.v_proj], dtype, rows)
         self.out = _Product([attention.o_proj], dtype, rows)
         self.gate_up = _Product([mlp.gate_proj, mlp.up_proj], dtype, rows)
         self.down = _Product([mlp.down_proj], dtype, rows)
 
-    def __call__(self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups
+    ) -> Tensor:
         hidden = hidden + self.out(self._attend(self.norms[0](hidden), angles, memory, groups))
         gate, up = self.gate_up(self.norms[1](hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.act(gate) * up)
 
-    def _attend(self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups) -> Tensor:
+    def _attend(
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups
+    ) -> Tensor:
         query_heads, key_heads, _ = self.heads
         parts = self.qkv(hidden).unflatten(-1, (-1, self.size))
         query, key, value = parts.split(self.heads, dim=1)
         if self.head_norms:
-            query, key = (_rotate(norm(states), angles) for norm, states in zip(self.head_norms, (query, key)))
+            query, key = (
+                _rotate(norm(states), angles) for norm, states in zip(self.head_norms, (query, key))
+            )
         else:
             turned = _rotate(parts[:, : query_heads + key_heads], angles)
             query, key = turned[:, :query_heads], turned[:, query_heads:]
         memory.append(key, value)
         grouped = query.unflatten(1, (key_heads, -1))
-        return attend(grouped, (memory.prompt_keys, memory.prompt_values), memory.response(), groups, scale=self.scale).flatten(1)
+        return attend(
+            grouped, (memory.prompt_keys, memory.prompt_values), memory.response(), groups, scale=self.scale
+        ).flatten(1)
 
 
 class _Product:
     """Linear layers of one input as one product, in one type, laid out for oneDNN where that pays."""
 
     def __init__(self, layers: list[nn.Linear], dtype: torch.dtype, rows: int) -> None:
-        weight = torch.cat([layer.weight.detach() for layer in layers]) if len(layers) > 1 else layers[0].weight.detach()
+        weight = (
+            torch.cat([layer.weight.detach() for layer in layers])
+            if len(layers) > 1
+            else layers[0].weight.detach()
+        )
         biases = [layer.bias for layer in layers]
         self.dtype = dtype
         self.weight = weight.to(dtype)
@@ -137,7 +151,10 @@ def is_known(module: nn.Module, role: str) -> bool:
         role: What follows the family in the name of the class, such as ``Attention``.
     """
     kind = type(module)
-    names = {f"{family}{role}": f"transformers.models.{family.lower()}.modeling_{family.lower()}" for family in _FAMILIES}
+    names = {
+        f"{family}{role}": f"transformers.models.{family.lower()}.modeling_{family.lower()}"
+        for family in _FAMILIES
+    }
     return names.get(kind.__name__) == kind.__module__
 
 

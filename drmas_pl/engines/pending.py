@@ -57,7 +57,9 @@ class Pending:
 
     def begin(self) -> Callable[[], int]:
         """Begin with everything that waits and return what does the rest of :meth:`flush`."""
-        batch = sorted((pair for pair in self._waiting if not pair[1].cancelled()), key=lambda pair: pair[0].order)
+        batch = sorted(
+            (pair for pair in self._waiting if not pair[1].cancelled()), key=lambda pair: pair[0].order
+        )
         self._waiting = []
         if not batch:
             return lambda: 0
@@ -72,7 +74,9 @@ class Pending:
         try:
             completions = finish()
             if len(completions) != len(batch):
-                raise EngineError(f"{type(self.engine).__name__} returned {len(completions)} completions for {len(batch)} requests")
+                raise EngineError(
+                    f"{type(self.engine).__name__} returned {len(completions)} completions for {len(batch)} requests"
+                )
         except Exception as error:
             return _fail(batch, error)
         for (_, future), completion in zip(batch, completions):

@@ -61,7 +61,9 @@ def columns_of(prefixes: Prefixes) -> tuple[Ints, Ints]:
     ([0, 0, 1], [0, 1, 0])
     """
     rows = np.repeat(np.arange(len(prefixes.length)), prefixes.length)
-    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(prefixes.length) - prefixes.length, prefixes.length)
+    return rows, np.arange(len(rows)) - np.repeat(
+        np.cumsum(prefixes.length) - prefixes.length, prefixes.length
+    )
 
 
 def common_length(left: Prompt, right: Prompt) -> int:

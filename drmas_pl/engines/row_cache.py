@@ -97,7 +97,12 @@ class RowLayer(CacheLayerMixin):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.names, self.cursor, self.memory, self.kept_dtype = {"prompt": prompt_name, "response": name}, cursor, memory, dtype
+        self.names, self.cursor, self.memory, self.kept_dtype = (
+            {"prompt": prompt_name, "response": name},
+            cursor,
+            memory,
+            dtype,
+        )
         self.sizes = {"prompt": (prompts, width), "response": (rows, length)}
         self.all_prompts: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
@@ -107,15 +112,23 @@ class RowLayer(CacheLayerMixin):
             for kind, states in (("keys", key_states), ("values", value_states)):
                 shape = (count, states.shape[1], columns, states.shape[3])
                 like = states if self.kept_dtype is None else states.new_empty(0, dtype=self.kept_dtype)
-                setattr(self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, like))
+                setattr(
+                    self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, like)
+                )
         self.all_prompts = self.prompt_keys, self.prompt_values
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write the new columns and return what the queries may attend to: all of it, or the response alone."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        return self._prefill(key_states, value_states) if self.cursor.step < 0 else self._decode(key_states, value_states)
+        return (
+            self._prefill(key_states, value_states)
+            if self.cursor.step < 0
+            else self._decode(key_states, value_states)
+        )
 
     def _prefill(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         at, width = self.cursor, self.sizes["prompt"][1]
@@ -133,7 +146,9 @@ class RowLayer(CacheLayerMixin):
         keys, values = self.response()
         if not at.joined:
             return keys, values
-        return torch.cat([self.prompt_keys[at.prompt], keys], dim=2), torch.cat([self.prompt_values[at.prompt], values], dim=2)
+        return torch.cat([self.prompt_keys[at.prompt], keys], dim=2), torch.cat(
+            [self.prompt_values[at.prompt], values], dim=2
+        )
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Write the response column that the cursor names, (R, H, D) each, of a layer that has been prefilled."""
@@ -190,12 +205,23 @@ class RowCache(Cache):
         dtype: torch.dtype | None = None,
     ) -> None:
         self.cursor, self.width = Cursor(), width
-        sizes: dict[str, Any] = {"prompts": prompts, "width": width, "rows": rows, "length": length, "dtype": dtype}
-        self.row_layers = [RowLayer(str(layer), f"{layer}.{bank}", **sizes, cursor=self.cursor, memory=memory) for layer in range(layers)]
+        sizes: dict[str, Any] = {
+            "prompts": prompts,
+            "width": width,
+            "rows": rows,
+            "length": length,
+            "dtype": dtype,
+        }
+        self.row_layers = [
+            RowLayer(str(layer), f"{layer}.{bank}", **sizes, cursor=self.cursor, memory=memory)
+            for layer in range(layers)
+        ]
         super().__init__(layers=list(self.row_layers))
         self.updated: RowLayer | None = None
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write the new columns of a layer, and remember which layer it was."""
         self.updated = self.row_layers[layer_idx]
         return self.updated.update(key_states, value_states)

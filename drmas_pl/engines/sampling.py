@@ -43,7 +43,13 @@ def uniform(seeds: Tensor, position: int) -> Tensor:
 
 
 def draw(
-    logits: Tensor, uniforms: Tensor, *, rows: Tensor | None = None, temperature: float = 1.0, top_p: float = 1.0, top_k: int = -1
+    logits: Tensor,
+    uniforms: Tensor,
+    *,
+    rows: Tensor | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = -1,
 ) -> tuple[Tensor, Tensor]:
     """Sample one token per sample by inverting the cumulative distribution of its row.
 

@@ -30,7 +30,9 @@ class ScriptedEngine(Engine):
         context_length: Largest number of prompt plus response tokens; None for no limit.
     """
 
-    def __init__(self, script: Script, tokenizer: Any, *, logprob: float = 0.0, context_length: int | None = None) -> None:
+    def __init__(
+        self, script: Script, tokenizer: Any, *, logprob: float = 0.0, context_length: int | None = None
+    ) -> None:
         if logprob > 0:
             raise ValueError(f"logprob must be at most 0, got {logprob}")
         self.tokenizer, self.logprob, self.context_length = tokenizer, logprob, context_length
@@ -59,7 +61,9 @@ class ScriptedEngine(Engine):
 
     def _complete(self, request: GenerationRequest) -> Completion:
         room = response_room(request, self.context_length)
-        text = self._reply(self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False), request.seed)
+        text = self._reply(
+            self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False), request.seed
+        )
         ends = [text.index(stop) + len(stop) for stop in request.sampling.stop if stop in text]
         ids = self.tokenizer.encode(text[: min(ends, default=None)], add_special_tokens=False)
         if not ends:
@@ -75,7 +79,9 @@ def _as_function(script: Script) -> Callable[[str, int], str]:
         return lambda prompt, seed: _look_up(script, prompt)
     if isinstance(script, Sequence):
         if isinstance(script, str):
-            raise TypeError("script must be a function, a mapping or a sequence of replies, got one string; write [reply]")
+            raise TypeError(
+                "script must be a function, a mapping or a sequence of replies, got one string; write [reply]"
+            )
         replies = iter(script)
         return lambda prompt, seed: _next_reply(replies, len(script))
     if "seed" in inspect.signature(script).parameters:
@@ -87,7 +93,9 @@ def _look_up(script: Mapping[str, str], prompt: str) -> str:
     for key, reply in script.items():
         if key in prompt:
             return reply
-    raise EngineError(f"no key of the script {sorted(script)} occurs in the prompt {prompt[-200:]!r}; add a key '' for everything else")
+    raise EngineError(
+        f"no key of the script {sorted(script)} occurs in the prompt {prompt[-200:]!r}; add a key '' for everything else"
+    )
 
 
 def _next_reply(replies: Any, count: int) -> str:

@@ -44,7 +44,9 @@ class ServedEngine(Engine):
         """
 
 
-def policy_logprobs(policy: nn.Module, ids: Sequence[int], autocast: Callable[[], AbstractContextManager[Any]]) -> tuple[float, ...]:
+def policy_logprobs(
+    policy: nn.Module, ids: Sequence[int], autocast: Callable[[], AbstractContextManager[Any]]
+) -> tuple[float, ...]:
     """Return the policy's log-prob of every id after the first.
 
     Args:

@@ -54,20 +54,30 @@ class Groups:
     def by_prompt(self, by_row: Tensor) -> Tensor:
         """Turn (R, H, n, …) into (P, H, G·n, …)."""
         _, heads, queries, last = by_row.shape
-        return by_row.flatten(0, 2).index_select(0, self._index(heads, queries)[0]).view(len(self.rows), heads, -1, last)
+        return (
+            by_row.flatten(0, 2)
+            .index_select(0, self._index(heads, queries)[0])
+            .view(len(self.rows), heads, -1, last)
+        )
 
     def by_row(self, by_prompt: Tensor) -> Tensor:
         """Turn (P, H, G·n, …) into (R, H, n, …)."""
         _, heads, lines, last = by_prompt.shape
         queries = lines // self.rows.shape[1]
-        return by_prompt.flatten(0, 2).index_select(0, self._index(heads, queries)[1]).view(len(self.place), heads, queries, last)
+        return (
+            by_prompt.flatten(0, 2)
+            .index_select(0, self._index(heads, queries)[1])
+            .view(len(self.place), heads, queries, last)
+        )
 
     def _index(self, heads: int, queries: int) -> tuple[Tensor, Tensor]:
         """Return which of the (R·H·n) lines each of the (P·H·G·n) ones is, and the other way round; the same for all layers."""
         if (heads, queries) not in self._lines:
             (prompts, width), count = self.rows.shape, len(self.place)
             rows = torch.arange(count * heads * queries, device=self.rows.device).view(count, heads, queries)
-            places = torch.arange(prompts * heads * width * queries, device=self.rows.device).view(prompts, heads, width, queries)
+            places = torch.arange(prompts * heads * width * queries, device=self.rows.device).view(
+                prompts, heads, width, queries
+            )
             back = places.transpose(1, 2).reshape(prompts * width, heads, queries)[self.place]
             self._lines[heads, queries] = rows[self.rows].transpose(1, 2).flatten(), back.flatten()
         return self._lines[heads, queries]
@@ -98,7 +108,14 @@ def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
     return rows.reshape(prompts, width), place
 
 
-def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor, Tensor], groups: Groups, *, scale: float) -> Tensor:
+def attend(
+    query: Tensor,
+    prompt: tuple[Tensor, Tensor],
+    response: tuple[Tensor, Tensor],
+    groups: Groups,
+    *,
+    scale: float,
+) -> Tensor:
     """Attend to shared prompts and own responses.
 
     Args:
@@ -122,7 +139,9 @@ def attend(query: Tensor, prompt: tuple[Tensor, Tensor], response: tuple[Tensor,
         return (groups.by_row(mixed) + groups.by_row(weights) @ response[1].float()).to(query.dtype)
 
 
-def _attend_span(query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+def _attend_span(
+    query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span: Span
+) -> tuple[Tensor, Tensor]:
     """Return what a span's queries (…, G·n, D) take from its prompts, and their weights (…, G·n, t) on their own responses."""
     keys, values = (part[span.first : span.last, :, span.start :].float() for part in prompt)
     scores = query[span.first : span.last] @ keys.transpose(-1, -2)
@@ -150,7 +169,11 @@ class SharedPromptMode(FastLinearMode):
         self.groups: Groups | None = None
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer an attention call with the layer that the cache has just updated; pass everything else on."""
         if func is scaled_dot_product_attention and self.groups is not None and self.cache is not None:
@@ -160,7 +183,9 @@ class SharedPromptMode(FastLinearMode):
             scale = (kwargs or {}).get("scale") or query.shape[-1] ** -0.5
             # query heads of one key-value head are neighbours, whether or not they were already folded into the query length
             folded = query.reshape(query.shape[0], heads, -1, query.shape[-1])
-            mixed = attend(folded, (layer.prompt_keys, layer.prompt_values), layer.response(), self.groups, scale=scale)
+            mixed = attend(
+                folded, (layer.prompt_keys, layer.prompt_values), layer.response(), self.groups, scale=scale
+            )
             return mixed.view(*query.shape[:-1], mixed.shape[-1])
         # not by way of the base class: this is called for every operation of the model
         return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))

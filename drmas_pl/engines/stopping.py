@@ -9,7 +9,13 @@ from typing import Protocol
 class Decoder(Protocol):
     """The part of a Transformers tokenizer that turns ids into text."""
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = ..., clean_up_tokenization_spaces: bool = ...) -> str: ...
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = ...,
+        clean_up_tokenization_spaces: bool = ...,
+    ) -> str: ...
 
 
 class StopTexts:
@@ -46,4 +52,6 @@ class StopTexts:
         return self._pieces[token]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )

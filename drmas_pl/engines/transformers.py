@@ -63,13 +63,21 @@ class TransformersEngine(Engine):
         if max_batch_tokens < 1:
             raise ConfigError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
         if device is not None and not copy:
-            raise ConfigError(f"engine.device={device} is where a copy of the weights computes; set engine.copy=true as well")
+            raise ConfigError(
+                f"engine.device={device} is where a copy of the weights computes; set engine.copy=true as well"
+            )
         if copy and isinstance(policy, AdapterPolicy):
-            raise ConfigError("engine.copy=true would copy the base once for every adapter on it; use engine=sglang, or another sharing")
+            raise ConfigError(
+                "engine.copy=true would copy the base once for every adapter on it; use engine=sglang, or another sharing"
+            )
         self._trained, self.tokenizer, self.max_batch_tokens = policy, tokenizer, max_batch_tokens
-        self.stop_token_ids = frozenset(end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids)
+        self.stop_token_ids = frozenset(
+            end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids
+        )
         if not self.stop_token_ids:
-            raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
+            raise ConfigError(
+                "neither tokenizer nor generation config name an end token; pass stop_token_ids"
+            )
         self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
         self.own_weights = copy
         self._copy = WeightsCopy(policy, device) if copy else None
@@ -103,7 +111,12 @@ class TransformersEngine(Engine):
                 forward = self._current()
                 earlier, self._earlier = self._earlier, []
                 for chunk in self._chunks(order, requests, rooms):
-                    batch = self._batch(forward, [requests[i] for i in chunk], [rooms[i] for i in chunk], [*self._earlier, *earlier])
+                    batch = self._batch(
+                        forward,
+                        [requests[i] for i in chunk],
+                        [rooms[i] for i in chunk],
+                        [*self._earlier, *earlier],
+                    )
                     batch.run()
                     completions.update(zip(chunk, self._completions(batch)))
                     self._remember(batch)
@@ -162,10 +175,15 @@ class TransformersEngine(Engine):
         if not self.reuse_prefixes:
             return
         self._earlier.insert(0, batch)
-        while len(self._earlier) > 1 and sum(kept.cache.prompt_cells for kept in self._earlier) > self.max_batch_tokens:
+        while (
+            len(self._earlier) > 1
+            and sum(kept.cache.prompt_cells for kept in self._earlier) > self.max_batch_tokens
+        ):
             self._earlier.pop()
 
-    def _chunks(self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]) -> Iterator[list[int]]:
+    def _chunks(
+        self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]
+    ) -> Iterator[list[int]]:
         """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
 
         It holds a rectangle of distinct prompts and a rectangle of responses.
@@ -184,7 +202,11 @@ class TransformersEngine(Engine):
             yield chunk
 
     def _batch(
-        self, forward: Forward, requests: Sequence[GenerationRequest], rooms: Sequence[int], earlier: Sequence[DecodeBatch]
+        self,
+        forward: Forward,
+        requests: Sequence[GenerationRequest],
+        rooms: Sequence[int],
+        earlier: Sequence[DecodeBatch],
     ) -> DecodeBatch:
         return DecodeBatch(
             forward,
@@ -219,7 +241,9 @@ def weights_state(policy: nn.Module) -> tuple[Any, ...]:
     """
     local = (getattr(parameter, "_local_tensor", parameter) for parameter in policy.parameters())
     weights = tuple((tensor.data_ptr(), tensor._version) for tensor in local if not tensor.is_inference())
-    autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+    autocast = tuple(
+        (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+    )
     return weights, str(getattr(policy, "active_adapters", "")), autocast
 
 

@@ -56,7 +56,9 @@ class WeightsCopy:
         try:
             return model.to(self.device)
         except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"engine.device={self.device!r} cannot hold the copy: {str(error).splitlines()[0]}") from error
+            raise ConfigError(
+                f"engine.device={self.device!r} cannot hold the copy: {str(error).splitlines()[0]}"
+            ) from error
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

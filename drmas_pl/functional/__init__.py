@@ -34,11 +34,23 @@ from drmas_pl.functional.gae import GeneralizedAdvantage, generalized_advantage
 from drmas_pl.functional.gigpo import GigpoMode, anchor_ids, gigpo, gigpo_step
 from drmas_pl.functional.grouping import align_rows, check_group_sizes, encode, group_ids
 from drmas_pl.functional.kl import KlEstimator, kl_estimate
-from drmas_pl.functional.logprobs import chunked_logprobs, chunked_logprobs_entropy, token_entropy, token_logprobs
+from drmas_pl.functional.logprobs import (
+    chunked_logprobs,
+    chunked_logprobs_entropy,
+    token_entropy,
+    token_logprobs,
+)
 from drmas_pl.functional.ratios import RatioLevel, policy_log_ratio, safe_ratio
 from drmas_pl.functional.returns import discounted_team_future, return_to_go, seat_return_advantage
 from drmas_pl.functional.running import RunningBaseline
-from drmas_pl.functional.segments import segment_count, segment_max, segment_mean, segment_min, segment_sum, segment_var
+from drmas_pl.functional.segments import (
+    segment_count,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    segment_var,
+)
 from drmas_pl.functional.surrogates import (
     ClipEvents,
     cispo_surrogate,

@@ -82,12 +82,20 @@ def group_normalize(
     by_group = partial(scope_statistics, pick(score, rows), entry=pick(entry, rows), ddof=ddof)
     batch = by_group(pick(agent, rows)) if agent is not None and singleton == "agent_batch" else None
     location = by_group(pick(mean_group, rows))
-    scale = None if std_group is None else location if std_group is mean_group else by_group(pick(std_group, rows))
+    scale = (
+        None
+        if std_group is None
+        else location
+        if std_group is mean_group
+        else by_group(pick(std_group, rows))
+    )
     advantage = _standardize(location, scale, batch, rule=singleton, floor=min_std, eps=eps)
     return spread(advantage if clip is None else advantage.clamp(-clip, clip), rows, score.numel())
 
 
-def resolve_singletons(scope: ScopeStatistics, rule: SingletonRule, batch: ScopeStatistics | None) -> tuple[Tensor, Tensor, Tensor]:
+def resolve_singletons(
+    scope: ScopeStatistics, rule: SingletonRule, batch: ScopeStatistics | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Fill in mean and std of groups of one entry, and mark the rows that carry no signal.
 
     Args:
@@ -130,7 +138,9 @@ def check_singleton(rule: str, agent: Tensor | None) -> None:
     """
     check_choice("singleton", rule, get_args(SingletonRule))
     if rule == "agent_batch" and agent is None:
-        raise ValueError("singleton='agent_batch' expects agent ids, got None; pass agent= or choose 'zero' or 'raw'")
+        raise ValueError(
+            "singleton='agent_batch' expects agent ids, got None; pass agent= or choose 'zero' or 'raw'"
+        )
 
 
 def _standardize(

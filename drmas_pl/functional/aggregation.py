@@ -39,12 +39,21 @@ def row_losses(loss: Tensor, mask: Tensor, *, mode: Aggregation) -> Tensor:
     """
     check_choice("mode", mode, get_args(Aggregation))
     if loss.shape != mask.shape:
-        raise ValueError(f"mask must have shape {tuple(loss.shape)} like loss, got {tuple(mask.shape)}; cut both to the response")
+        raise ValueError(
+            f"mask must have shape {tuple(loss.shape)} like loss, got {tuple(mask.shape)}; cut both to the response"
+        )
     total = torch.where(mask, loss, 0.0).sum(-1)
     return total / mask.sum(-1).clamp_min(1) if mode == "seq-mean-token-mean" else total
 
 
-def aggregate(loss: Tensor, mask: Tensor, *, mode: Aggregation, denominator: Tensor | float, weight: Tensor | None = None) -> Tensor:
+def aggregate(
+    loss: Tensor,
+    mask: Tensor,
+    *,
+    mode: Aggregation,
+    denominator: Tensor | float,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Sum the row losses of one micro-batch over the minibatch's denominator.
 
     Args:
@@ -73,7 +82,9 @@ def aggregate(loss: Tensor, mask: Tensor, *, mode: Aggregation, denominator: Ten
     return rows.sum() / torch.where(divisor > 0, divisor, 1.0)
 
 
-def loss_denominator(lengths: Tensor, *, mode: Aggregation, weight: Tensor | None = None, fixed_length: int | None = None) -> Tensor:
+def loss_denominator(
+    lengths: Tensor, *, mode: Aggregation, weight: Tensor | None = None, fixed_length: int | None = None
+) -> Tensor:
     """Count what the minibatch's loss is divided by.
 
     Trained tokens for ``token-mean``; rows with a trained token for the two ``seq-mean`` modes; the constant ``fixed_length``
@@ -100,7 +111,9 @@ def loss_denominator(lengths: Tensor, *, mode: Aggregation, weight: Tensor | Non
     check_rows(lengths=lengths, weight=weight)
     if mode == "fixed-length":
         if fixed_length is None:
-            raise ValueError("mode='fixed-length' expects fixed_length, got None; pass the largest response length")
+            raise ValueError(
+                "mode='fixed-length' expects fixed_length, got None; pass the largest response length"
+            )
         return torch.tensor(float(fixed_length), device=lengths.device)
     count = lengths if mode == "token-mean" else lengths > 0
     count = count.to(torch.float64) if weight is None else count * weight.to(torch.float64)

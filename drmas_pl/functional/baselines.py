@@ -12,7 +12,14 @@ from drmas_pl.functional.advantages import SingletonRule, check_singleton, group
 from drmas_pl.functional.checks import check_integers, check_rows
 from drmas_pl.functional.evaluation import pass_at_k
 from drmas_pl.functional.grouping import group_ids
-from drmas_pl.functional.scopes import ScopeStatistics, nearly_equal, pick, scope_statistics, spread, usable_rows
+from drmas_pl.functional.scopes import (
+    ScopeStatistics,
+    nearly_equal,
+    pick,
+    scope_statistics,
+    spread,
+    usable_rows,
+)
 from drmas_pl.functional.segments import segment_count, segment_sum
 
 
@@ -60,7 +67,9 @@ def leave_one_out(
     if singleton == "raw":
         advantage = torch.where(scope.alone, scope.value, advantage)
     elif singleton == "agent_batch" and agent is not None:
-        advantage = torch.where(scope.alone, _excess_over_others(scope_statistics(usable, agent, entry=entry)), advantage)
+        advantage = torch.where(
+            scope.alone, _excess_over_others(scope_statistics(usable, agent, entry=entry)), advantage
+        )
     return spread(advantage, rows, score.numel())
 
 
@@ -85,7 +94,9 @@ def whiten(value: Tensor, mask: Tensor | None = None, *, ddof: int = 1, eps: flo
     """
     mask = torch.ones_like(value, dtype=torch.bool) if mask is None else mask.to(torch.bool)
     if mask.shape != value.shape:
-        raise ValueError(f"mask must have shape {tuple(value.shape)} like value, got {tuple(mask.shape)}; broadcast it first")
+        raise ValueError(
+            f"mask must have shape {tuple(value.shape)} like value, got {tuple(mask.shape)}; broadcast it first"
+        )
     selected = value[mask].to(torch.float64)
     result = torch.zeros_like(value, dtype=torch.float32)
     if selected.numel() < 2 or bool(nearly_equal(selected.min(), selected.max())):

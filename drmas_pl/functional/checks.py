@@ -25,11 +25,15 @@ def check_rows(**columns: Tensor | None) -> None:
     given = [(name, column) for name, column in columns.items() if column is not None]
     first, reference = given[0]
     if reference.dim() != 1:
-        raise ValueError(f"{first} must have shape (N,), got {tuple(reference.shape)}; pass one entry per row")
+        raise ValueError(
+            f"{first} must have shape (N,), got {tuple(reference.shape)}; pass one entry per row"
+        )
     for name, column in given[1:]:
         if column.shape != reference.shape:
             expected = f"{tuple(reference.shape)} like {first}"
-            raise ValueError(f"{name} must have shape {expected}, got {tuple(column.shape)}; pass one entry per row")
+            raise ValueError(
+                f"{name} must have shape {expected}, got {tuple(column.shape)}; pass one entry per row"
+            )
 
 
 def check_integers(**columns: Tensor | None) -> None:
@@ -70,7 +74,9 @@ def check_ids(**columns: Tensor | None) -> None:
     check_integers(**columns)
     for name, column in columns.items():
         if column is not None and column.numel() and int(column.min()) < 0:
-            raise ValueError(f"{name} must not be negative, got {int(column.min())}; number labels with encode()")
+            raise ValueError(
+                f"{name} must not be negative, got {int(column.min())}; number labels with encode()"
+            )
 
 
 def check_choice(name: str, value: str, allowed: Collection[str]) -> None:

@@ -20,7 +20,9 @@ from drmas_pl.functional.ratios import safe_ratio
 CorrectionMode = Literal["token", "token_mask", "sequence", "sequence_mask"]
 
 
-def importance_weights(logp: Tensor, engine_logp: Tensor, mask: Tensor, *, mode: CorrectionMode = "token", cap: float = 2.0) -> Tensor:
+def importance_weights(
+    logp: Tensor, engine_logp: Tensor, mask: Tensor, *, mode: CorrectionMode = "token", cap: float = 2.0
+) -> Tensor:
     """Compute importance weights from the engine's to the trainer's distribution.
 
     ``token`` truncates each token's ``exp(d)`` at the cap; ``sequence`` truncates the row's ``exp(Σ d)`` and hands it to all
@@ -78,7 +80,9 @@ class MismatchSums:
     weight_square: Tensor
 
 
-def mismatch_sums(logp: Tensor, engine_logp: Tensor, mask: Tensor, *, weight: Tensor | None = None) -> MismatchSums:
+def mismatch_sums(
+    logp: Tensor, engine_logp: Tensor, mask: Tensor, *, weight: Tensor | None = None
+) -> MismatchSums:
     """Measure how far the engine's log-probs are from the trainer's.
 
     Args:
@@ -115,5 +119,7 @@ def _masked_delta(logp: Tensor, engine_logp: Tensor, mask: Tensor) -> Tensor:
     """d on trained tokens, 0 elsewhere, without gradient."""
     if not logp.shape == engine_logp.shape == mask.shape:
         shapes = f"{tuple(logp.shape)}, {tuple(engine_logp.shape)}, {tuple(mask.shape)}"
-        raise ValueError(f"logp, engine_logp and mask must share one shape (N, T), got {shapes}; cut all to the response")
+        raise ValueError(
+            f"logp, engine_logp and mask must share one shape (N, T), got {shapes}; cut all to the response"
+        )
     return torch.where(mask, logp.detach() - engine_logp.detach(), 0.0)

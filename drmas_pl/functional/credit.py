@@ -117,7 +117,9 @@ def zero_sum_split(score: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([1.0000, 0.2500]), tensor([0.0000, 0.7500]))
     """
     if bool(((score < 0) | (score > 1)).any()):
-        raise ValueError(f"score must be in [0, 1], got {float(score[(score < 0) | (score > 1)][0])}; rescale it first")
+        raise ValueError(
+            f"score must be in [0, 1], got {float(score[(score < 0) | (score > 1)][0])}; rescale it first"
+        )
     return score, 1 - score
 
 
@@ -151,7 +153,9 @@ def cross_execution(passed: Tensor, gold_pass_rate: Tensor, *, eps: float = 1e-6
     """
     if passed.dim() != 2 or gold_pass_rate.shape != passed.shape[:1]:
         shapes = f"{tuple(passed.shape)} and {tuple(gold_pass_rate.shape)}"
-        raise ValueError(f"passed and gold_pass_rate must be (C, U) and (C,), got {shapes}; pass one row per code of one task")
+        raise ValueError(
+            f"passed and gold_pass_rate must be (C, U) and (C,), got {shapes}; pass one row per code of one task"
+        )
     everyone = torch.zeros_like(gold_pass_rate, dtype=torch.int64)
     coder = group_normalize(gold_pass_rate, everyone, everyone, eps=eps)
     passed = passed.to(torch.bool)
@@ -165,7 +169,12 @@ def cross_execution(passed: Tensor, gold_pass_rate: Tensor, *, eps: float = 1e-6
 
 
 def standardize_per_task(
-    advantage: Tensor, source: Tensor, *, tokens: Tensor | None = None, valid: Tensor | None = None, eps: float = 1e-6
+    advantage: Tensor,
+    source: Tensor,
+    *,
+    tokens: Tensor | None = None,
+    valid: Tensor | None = None,
+    eps: float = 1e-6,
 ) -> Tensor:
     """Standardise advantages within each task family of a mixture, so that no family drowns another.
 
@@ -194,19 +203,27 @@ def standardize_per_task(
     if tokens is None:
         return group_normalize(advantage, source, source, valid=valid, ddof=0, eps=eps)
     rows = usable_rows(advantage, valid)
-    value, group, weight = advantage[rows].to(torch.float64), group_ids(source[rows]), tokens[rows].to(torch.float64)
+    value, group, weight = (
+        advantage[rows].to(torch.float64),
+        group_ids(source[rows]),
+        tokens[rows].to(torch.float64),
+    )
     total = segment_sum(weight, group).clamp_min(1.0)
     deviation = value - (segment_sum(weight * value, group) / total)[group]
     std = (segment_sum(weight * deviation.square(), group) / total).sqrt()[group]
     scope = scope_statistics(value, group)
-    return spread((deviation / (std + eps)).masked_fill(scope.constant | scope.alone, 0.0), rows, advantage.numel())
+    return spread(
+        (deviation / (std + eps)).masked_fill(scope.constant | scope.alone, 0.0), rows, advantage.numel()
+    )
 
 
 def _climb(parent: Tensor) -> tuple[Tensor, Tensor]:
     """Find each row's topmost ancestor and its depth below it."""
     size = parent.numel()
     if size and not (int(parent.min()) >= -1 and int(parent.max()) < size):
-        raise ValueError(f"parent must hold row indices in [0, {size}) or -1, got {int(parent.min())} to {int(parent.max())}")
+        raise ValueError(
+            f"parent must hold row indices in [0, {size}) or -1, got {int(parent.min())} to {int(parent.max())}"
+        )
     root = torch.arange(size, device=parent.device)
     depth = torch.zeros_like(root)
     for _ in range(size):

@@ -13,7 +13,14 @@ from torch import Tensor
 from drmas_pl.functional.checks import check_ids, check_integers, check_rows
 from drmas_pl.functional.grouping import group_ids
 from drmas_pl.functional.scopes import nearly_equal, pick, scope_statistics, usable_rows
-from drmas_pl.functional.segments import segment_count, segment_max, segment_mean, segment_min, segment_sum, segment_var
+from drmas_pl.functional.segments import (
+    segment_count,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    segment_var,
+)
 
 
 def amplification(
@@ -74,7 +81,9 @@ def amplification(
     return segment_sum(factor, agent, num_groups=size) / segment_sum(signal, agent, num_groups=size)
 
 
-def global_amplification(score: Tensor, agent: Tensor, task: Tensor, *, num_agents: int | None = None) -> Tensor:
+def global_amplification(
+    score: Tensor, agent: Tensor, task: Tensor, *, num_agents: int | None = None
+) -> Tensor:
     """Compute λ_k of the counterfactual in which all agents of a task share one mean and one standard deviation.
 
     Args:
@@ -115,7 +124,9 @@ class GroupHealth:
     non_finite: Tensor
 
 
-def group_health(score: Tensor, group: Tensor, agent: Tensor, *, num_agents: int | None = None) -> GroupHealth:
+def group_health(
+    score: Tensor, group: Tensor, agent: Tensor, *, num_agents: int | None = None
+) -> GroupHealth:
     """Measure which share of each agent's groups carries no signal; a group is an agent's rows within ``group``.
 
     Args:
@@ -149,8 +160,12 @@ def group_health(score: Tensor, group: Tensor, agent: Tensor, *, num_agents: int
         return segment_sum(found, owner, num_groups=size) / segment_count(owner, num_groups=size)
 
     return GroupHealth(
-        all_zero=share(equal & nearly_equal(low, torch.zeros_like(low)) & nearly_equal(torch.zeros_like(low), low)),
-        all_one=share(equal & nearly_equal(low, torch.ones_like(low)) & nearly_equal(torch.ones_like(low), low)),
+        all_zero=share(
+            equal & nearly_equal(low, torch.zeros_like(low)) & nearly_equal(torch.zeros_like(low), low)
+        ),
+        all_one=share(
+            equal & nearly_equal(low, torch.ones_like(low)) & nearly_equal(torch.ones_like(low), low)
+        ),
         all_equal=share(equal & (count > 1)),
         singleton=share(count == 1),
         non_finite=segment_count(agent[~score.isfinite()], num_groups=size),

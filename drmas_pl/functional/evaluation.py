@@ -38,7 +38,9 @@ def pass_at_k(samples: Tensor | int, successes: Tensor | int, *, k: int) -> Tens
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if bool((total < k).any()):
-        raise ValueError(f"k must not exceed the samples of any task, got k={k} with {int(total.min())} samples; draw more or lower k")
+        raise ValueError(
+            f"k must not exceed the samples of any task, got k={k} with {int(total.min())} samples; draw more or lower k"
+        )
     if bool(((solved < 0) | (solved > total)).any()):
         raise ValueError("successes must lie between 0 and samples for every task; count each sample once")
     total, failed = total.to(torch.float64), (total - solved).to(torch.float64)

@@ -29,7 +29,9 @@ class GeneralizedAdvantage:
     returns: Tensor
 
 
-def generalized_advantage(reward: Tensor, value: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0) -> GeneralizedAdvantage:
+def generalized_advantage(
+    reward: Tensor, value: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 1.0
+) -> GeneralizedAdvantage:
     """Accumulate temporal-difference errors backwards over each row's unmasked tokens.
 
     Masked tokens are stepped over: the next value of a token is that of the next unmasked one, and 0 after the last.
@@ -57,7 +59,9 @@ def generalized_advantage(reward: Tensor, value: Tensor, mask: Tensor, *, gamma:
     """
     if reward.dim() != 2 or not reward.shape == value.shape == mask.shape:
         shapes = f"{tuple(reward.shape)}, {tuple(value.shape)}, {tuple(mask.shape)}"
-        raise ValueError(f"reward, value and mask must share one shape (N, T), got {shapes}; pad rows to one length")
+        raise ValueError(
+            f"reward, value and mask must share one shape (N, T), got {shapes}; pad rows to one length"
+        )
     check_range("gamma", gamma, low=0.0, high=1.0)
     check_range("lam", lam, low=0.0, high=1.0)
     mask = mask.to(torch.bool)

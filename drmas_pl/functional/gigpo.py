@@ -44,18 +44,24 @@ def anchor_ids(anchors: Sequence[str], task: Tensor, *, threshold: float = 1.0) 
     """
     check_integers(task=task)
     if len(anchors) != task.numel():
-        raise ValueError(f"anchors must have {task.numel()} entries like task, got {len(anchors)}; pass one observation per row")
+        raise ValueError(
+            f"anchors must have {task.numel()} entries like task, got {len(anchors)}; pass one observation per row"
+        )
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be in (0, 1], got {threshold}; 1 asks for equal observations")
     keys = list(zip(task.tolist(), anchors))
     if threshold < 1:
         leaders: dict[int, list[str]] = {}
-        chosen = {key: _leader(key[1], leaders.setdefault(key[0], []), threshold) for key in dict.fromkeys(keys)}
+        chosen = {
+            key: _leader(key[1], leaders.setdefault(key[0], []), threshold) for key in dict.fromkeys(keys)
+        }
         keys = [(key[0], chosen[key]) for key in keys]
     return encode(keys)
 
 
-def gigpo_step(step_return: Tensor, task: Tensor, anchor: Tensor, *, mode: GigpoMode = "mean_std_norm", eps: float = 1e-6) -> Tensor:
+def gigpo_step(
+    step_return: Tensor, task: Tensor, anchor: Tensor, *, mode: GigpoMode = "mean_std_norm", eps: float = 1e-6
+) -> Tensor:
     """Normalise returns among the rows of one task that acted in the same state; states met once give 0.
 
     Args:
@@ -124,7 +130,9 @@ def gigpo(
     """
     check_range("weight", weight, low=0.0)
     step = gigpo_step(step_return, task, anchor, mode=mode, eps=eps)
-    episode = group_normalize(score, task, task if mode == "mean_std_norm" else None, entry=trajectory, eps=eps)
+    episode = group_normalize(
+        score, task, task if mode == "mean_std_norm" else None, entry=trajectory, eps=eps
+    )
     return episode + weight * step
 
 

@@ -54,7 +54,9 @@ def group_ids(*columns: Tensor) -> Tensor:
         tensor([1, 2, 0, 1])
     """
     if not columns:
-        raise ValueError("group_ids expects at least one column, got none; pass the task column to group by task")
+        raise ValueError(
+            "group_ids expects at least one column, got none; pass the task column to group by task"
+        )
     check_rows(**{f"column {index}": column for index, column in enumerate(columns)})
     check_integers(**{f"column {index}": column for index, column in enumerate(columns)})
     ids = _densify(columns[0])

@@ -48,7 +48,9 @@ def kl_estimate(logp: Tensor, ref_logp: Tensor, *, estimator: KlEstimator = "k3"
     """
     check_choice("estimator", estimator, get_args(KlEstimator))
     if logp.shape != ref_logp.shape:
-        raise ValueError(f"ref_logp must have shape {tuple(logp.shape)} like logp, got {tuple(ref_logp.shape)}; score the same tokens")
+        raise ValueError(
+            f"ref_logp must have shape {tuple(logp.shape)} like logp, got {tuple(ref_logp.shape)}; score the same tokens"
+        )
     return _ESTIMATORS[estimator](logp - ref_logp)
 
 

@@ -37,7 +37,9 @@ def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0) -> 
     """
     _check_temperature(temperature)
     if logits.shape[:-1] != ids.shape:
-        raise ValueError(f"ids must have shape {tuple(logits.shape[:-1])}, got {tuple(ids.shape)}; align logits with the tokens")
+        raise ValueError(
+            f"ids must have shape {tuple(logits.shape[:-1])}, got {tuple(ids.shape)}; align logits with the tokens"
+        )
     scaled = _upcast(logits) / temperature
     return scaled.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
@@ -64,7 +66,9 @@ def token_entropy(logits: Tensor, *, temperature: float = 1.0) -> Tensor:
     return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0.0)).sum(-1)
 
 
-def chunked_logprobs(hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192) -> Tensor:
+def chunked_logprobs(
+    hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192
+) -> Tensor:
     """Score tokens from hidden states and the output embedding, one slice of the vocabulary at a time.
 
     Equals ``token_logprobs(hidden @ weight.T, ids)`` in value and gradient. Peak memory is (M, chunk) instead of (M, V);
@@ -120,7 +124,9 @@ def chunked_logprobs_entropy(
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     if hidden.shape[:-1] != ids.shape or weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         shapes = f"{tuple(hidden.shape)}, {tuple(weight.shape)}, {tuple(ids.shape)}"
-        raise ValueError(f"hidden, weight and ids must be (..., H), (V, H) and (...), got {shapes}; align hidden states with the tokens")
+        raise ValueError(
+            f"hidden, weight and ids must be (..., H), (V, H) and (...), got {shapes}; align hidden states with the tokens"
+        )
     flat = hidden.reshape(-1, hidden.shape[-1])
     slices = kept // max(len(flat) * chunk, 1)
     logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk, slices)
@@ -158,7 +164,9 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, ids, total, entropy, *kept = ctx.saved_tensors
         grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
@@ -183,7 +191,11 @@ class _ChunkedHead(torch.autograd.Function):
                     grad_hidden -= fast_product(grad, part.t())
                 if grad_weight is not None:
                     grad_weight[start : start + ctx.chunk] = fast_outer(grad, scaled)
-        return None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype), grad_weight, *4 * (None,)
+        return (
+            None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype),
+            grad_weight,
+            *4 * (None,),
+        )
 
 
 def _slice_logits(hidden: Tensor, part: Tensor) -> Tensor:
@@ -211,4 +223,6 @@ def _upcast(tensor: Tensor) -> Tensor:
 def _check_temperature(temperature: float) -> None:
     """A temperature of 0 is greedy decoding, which has no log-probabilities to train on."""
     if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}; score greedy samples with temperature 1")
+        raise ValueError(
+            f"temperature must be positive, got {temperature}; score greedy samples with temperature 1"
+        )

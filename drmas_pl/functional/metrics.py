@@ -19,7 +19,9 @@ MAX_SUFFIX = "_max"
 _COUNTS = ("tokens", "rows")
 
 
-def policy_metrics(log_ratio: Tensor, advantage: Tensor, count: Tensor, *, events: ClipEvents | None = None) -> dict[str, Tensor]:
+def policy_metrics(
+    log_ratio: Tensor, advantage: Tensor, count: Tensor, *, events: ClipEvents | None = None
+) -> dict[str, Tensor]:
     """Sum what describes a policy update: ratios, advantages, clipping.
 
     Args:
@@ -51,11 +53,16 @@ def policy_metrics(log_ratio: Tensor, advantage: Tensor, count: Tensor, *, event
         "advantage_abs": signal.abs().sum(),
     }
     if events is not None:
-        metrics |= {"clipped": (count * events.clipped).sum(), "dual_clipped": (count * events.dual_clipped).sum()}
+        metrics |= {
+            "clipped": (count * events.clipped).sum(),
+            "dual_clipped": (count * events.dual_clipped).sum(),
+        }
     return metrics
 
 
-def mismatch_metrics(logp: Tensor, engine_logp: Tensor, mask: Tensor, *, weight: Tensor | None = None) -> dict[str, Tensor]:
+def mismatch_metrics(
+    logp: Tensor, engine_logp: Tensor, mask: Tensor, *, weight: Tensor | None = None
+) -> dict[str, Tensor]:
     """Sum what describes the mismatch between trainer and engine.
 
     Args:
@@ -123,8 +130,15 @@ def mean_metrics(metrics: dict[str, Tensor]) -> dict[str, float]:
     """
     plain = {name: float(value) for name, value in metrics.items()}
     tokens = max(plain.get("tokens", 0.0), 1.0)
-    squares = {name: plain.pop(f"{name}_square") for name in ("ratio", "engine_ratio") if f"{name}_square" in plain}
-    means = {name: value if name in _COUNTS or name.endswith(MAX_SUFFIX) else value / tokens for name, value in plain.items()}
+    squares = {
+        name: plain.pop(f"{name}_square") for name in ("ratio", "engine_ratio") if f"{name}_square" in plain
+    }
+    means = {
+        name: value if name in _COUNTS or name.endswith(MAX_SUFFIX) else value / tokens
+        for name, value in plain.items()
+    }
     for name, square in squares.items():
-        means[name.replace("ratio", "effective_share")] = plain.get(name, 0.0) ** 2 / (square * tokens) if square > 0 else 0.0
+        means[name.replace("ratio", "effective_share")] = (
+            plain.get(name, 0.0) ** 2 / (square * tokens) if square > 0 else 0.0
+        )
     return means

@@ -22,7 +22,9 @@ _MIN_OUTER_WORK = 200_000_000
 
 def has_onednn() -> bool:
     """Tell whether this PyTorch carries oneDNN with the calls that this module needs."""
-    known = hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(torch.ops.aten, "mkldnn_linear_backward_weights")
+    known = hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(
+        torch.ops.aten, "mkldnn_linear_backward_weights"
+    )
     return torch.backends.mkldnn.is_available() and known
 
 
@@ -80,8 +82,14 @@ def fast_outer(left: Tensor, right: Tensor) -> Tensor:
     >>> fast_outer(torch.ones(2, 3), torch.ones(2, 1)).shape
     torch.Size([3, 1])
     """
-    if left.shape[0] * left.shape[1] * right.shape[1] >= _MIN_OUTER_WORK and onednn_pays(left.t(), right.t()) and has_onednn():
+    if (
+        left.shape[0] * left.shape[1] * right.shape[1] >= _MIN_OUTER_WORK
+        and onednn_pays(left.t(), right.t())
+        and has_onednn()
+    ):
         shape = left.new_empty(()).expand(left.shape[1], right.shape[1])
-        return torch.ops.aten.mkldnn_linear_backward_weights(left.to_mkldnn(), right.to_mkldnn(), shape, False)[0]
+        return torch.ops.aten.mkldnn_linear_backward_weights(
+            left.to_mkldnn(), right.to_mkldnn(), shape, False
+        )[0]
     # the other way round oneDNN would copy less, but the result is a gradient, which is added to others in this layout
     return fast_product(left.t(), right.t())

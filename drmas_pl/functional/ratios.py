@@ -19,7 +19,9 @@ RatioLevel = Literal["token", "turn", "sequence", "sequence_token"]
 MAX_LOG_RATIO = 20.0
 
 
-def policy_log_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, *, level: RatioLevel = "token", turn: Tensor | None = None) -> Tensor:
+def policy_log_ratio(
+    logp: Tensor, old_logp: Tensor, mask: Tensor, *, level: RatioLevel = "token", turn: Tensor | None = None
+) -> Tensor:
     """Compute the log ratio that each token's loss uses.
 
     - ``token``: the token's own ``log π − log μ``;
@@ -54,9 +56,13 @@ def policy_log_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, *, level: Rat
     check_choice("level", level, get_args(RatioLevel))
     if not logp.shape == old_logp.shape == mask.shape:
         shapes = f"{tuple(logp.shape)}, {tuple(old_logp.shape)}, {tuple(mask.shape)}"
-        raise ValueError(f"logp, old_logp and mask must share one shape (N, T), got {shapes}; cut all to the response")
+        raise ValueError(
+            f"logp, old_logp and mask must share one shape (N, T), got {shapes}; cut all to the response"
+        )
     if turn is not None and level != "turn":
-        raise ValueError(f"turn ids are used by level='turn' only, got level={level!r}; drop turn= or change the level")
+        raise ValueError(
+            f"turn ids are used by level='turn' only, got level={level!r}; drop turn= or change the level"
+        )
     delta = torch.where(mask, logp - old_logp, 0.0)
     if turn is not None:
         return torch.where(mask, _mean_per_turn(delta, mask, turn), 0.0)

@@ -43,7 +43,9 @@ class RunningBaseline:
     def __post_init__(self) -> None:
         check_range("decay", self.decay, low=0.0, high=1.0)
 
-    def advantage(self, score: Tensor, key: Tensor, *, entry: Tensor | None = None) -> tuple[Tensor, RunningBaseline]:
+    def advantage(
+        self, score: Tensor, key: Tensor, *, entry: Tensor | None = None
+    ) -> tuple[Tensor, RunningBaseline]:
         """Subtract each entry's baseline, read before that entry updates it; entries follow one another in row order.
 
         Args:

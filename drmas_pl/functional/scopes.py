@@ -47,7 +47,9 @@ class ScopeStatistics:
         return self.count < 2
 
 
-def scope_statistics(score: Tensor, group: Tensor, *, entry: Tensor | None = None, ddof: int = 1) -> ScopeStatistics:
+def scope_statistics(
+    score: Tensor, group: Tensor, *, entry: Tensor | None = None, ddof: int = 1
+) -> ScopeStatistics:
     """Compute count, mean and standard deviation of every group's entries, and hand each row its group's.
 
     Args:
@@ -82,7 +84,9 @@ def scope_statistics(score: Tensor, group: Tensor, *, entry: Tensor | None = Non
     # a range of R means a deviation of at most R/2, so that only these groups can have equal entries
     suspect = (square <= count * (_EQUAL_TOLERANCE * (1 + mean.abs())).square()) & (count > 1)
     constant = suspect & _equal_groups(entry_value, entry_group, suspect) if bool(suspect.any()) else suspect
-    return ScopeStatistics(value=value, mean=mean[group], std=std[group], count=count[group], constant=constant[group])
+    return ScopeStatistics(
+        value=value, mean=mean[group], std=std[group], count=count[group], constant=constant[group]
+    )
 
 
 def _equal_groups(value: Tensor, group: Tensor, suspect: Tensor) -> Tensor:

@@ -48,7 +48,9 @@ def segment_sum(value: Tensor, group: Tensor, *, num_groups: int | None = None) 
     """
     check_rows(value=value, group=group)
     size = _size(group, num_groups)
-    return torch.zeros(size, dtype=torch.float64, device=group.device).index_add_(0, group, value.to(torch.float64))
+    return torch.zeros(size, dtype=torch.float64, device=group.device).index_add_(
+        0, group, value.to(torch.float64)
+    )
 
 
 def segment_mean(value: Tensor, group: Tensor, *, num_groups: int | None = None) -> Tensor:

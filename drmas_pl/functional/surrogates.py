@@ -17,7 +17,12 @@ from drmas_pl.functional.ratios import safe_ratio
 
 
 def clipped_surrogate(
-    log_ratio: Tensor, advantage: Tensor, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = 3.0
+    log_ratio: Tensor,
+    advantage: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = 3.0,
 ) -> Tensor:
     """Compute the clipped loss ``−min(r·A, clip(r, 1 − ε_low, 1 + ε_high)·A)``, capped at ``−c·A`` where A is negative.
 
@@ -47,7 +52,9 @@ def clipped_surrogate(
     return torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
 
 
-def cispo_surrogate(log_ratio: Tensor, advantage: Tensor, *, logp: Tensor, clip_low: float = 0.2, clip_high: float = 0.2) -> Tensor:
+def cispo_surrogate(
+    log_ratio: Tensor, advantage: Tensor, *, logp: Tensor, clip_low: float = 0.2, clip_high: float = 0.2
+) -> Tensor:
     """Compute ``−sg(clip(r, 1 − ε_low, 1 + ε_high))·A·log π``: the ratio is clipped, but no token loses its gradient.
 
     Args:
@@ -106,7 +113,12 @@ class ClipEvents:
 
 
 def clip_events(
-    log_ratio: Tensor, advantage: Tensor, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = 3.0
+    log_ratio: Tensor,
+    advantage: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = 3.0,
 ) -> ClipEvents:
     """Find the tokens whose gradient :func:`clipped_surrogate` cuts, for metrics.
 
@@ -154,5 +166,7 @@ def per_token(advantage: Tensor, like: Tensor) -> Tensor:
         return advantage
     if advantage.shape != like.shape[:1]:
         wanted = f"{tuple(like.shape[:1])} or {tuple(like.shape)}"
-        raise ValueError(f"advantage must have shape {wanted}, got {tuple(advantage.shape)}; give one value per row or token")
+        raise ValueError(
+            f"advantage must have shape {wanted}, got {tuple(advantage.shape)}; give one value per row or token"
+        )
     return advantage.unsqueeze(-1).expand_as(like)

@@ -27,7 +27,13 @@ class ValueLoss:
 
 
 def clipped_value_loss(
-    value: Tensor, old_value: Tensor, returns: Tensor, mask: Tensor, *, denominator: Tensor | float, clip: float | None = 0.2
+    value: Tensor,
+    old_value: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    denominator: Tensor | float,
+    clip: float | None = 0.2,
 ) -> ValueLoss:
     """Compute ``½·max((v − R)², (clip(v, v_old − ε, v_old + ε) − R)²)`` over unmasked tokens.
 
@@ -55,7 +61,9 @@ def clipped_value_loss(
     """
     if not value.shape == old_value.shape == returns.shape == mask.shape:
         shapes = [tuple(tensor.shape) for tensor in (value, old_value, returns, mask)]
-        raise ValueError(f"value, old_value, returns and mask must share one shape (N, T), got {shapes}; pad rows to one length")
+        raise ValueError(
+            f"value, old_value, returns and mask must share one shape (N, T), got {shapes}; pad rows to one length"
+        )
     zero = torch.zeros((), device=value.device)
     value, old_value, returns = (torch.where(mask, tensor, zero) for tensor in (value, old_value, returns))
     error = (value - returns).square()
@@ -88,7 +96,9 @@ def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
         0.6666...
     """
     if value.shape != returns.shape:
-        raise ValueError(f"value must have shape {tuple(returns.shape)} like returns, got {tuple(value.shape)}; pass one value per return")
+        raise ValueError(
+            f"value must have shape {tuple(returns.shape)} like returns, got {tuple(value.shape)}; pass one value per return"
+        )
     value, returns = value.to(torch.float64), returns.to(torch.float64)
     if not returns.numel() or bool(nearly_equal(returns.min(), returns.max())):
         return returns.new_full((), float("nan"))

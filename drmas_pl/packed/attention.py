@@ -76,7 +76,9 @@ def attends_on(device: torch.device) -> bool:
     return device.type == "cpu" and _forward is not None and _backward is not None
 
 
-def tree_attention(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, *, scale: float | None = None) -> Tensor:
+def tree_attention(
+    query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, *, scale: float | None = None
+) -> Tensor:
     """Attend along the prefix tree.
 
     Args:
@@ -96,17 +98,23 @@ class _TreeAttention(torch.autograd.Function):
     """Pieces of attention under one softmax."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, scale: float | None) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, scale: float | None
+    ) -> Tensor:
         _, heads, tokens, size = query.shape
         out = query.new_empty(1, tokens, heads, size).transpose(1, 2)
         total = query.new_empty(1, tokens, heads, dtype=torch.float32).transpose(1, 2)
         for batch in pieces.batches:
-            parts = _forward(*(_take(tensor, batch) for tensor in (query, key, value)), 0.0, True, scale=scale)
+            parts = _forward(
+                *(_take(tensor, batch) for tensor in (query, key, value)), 0.0, True, scale=scale
+            )
             for target, part in zip((out, total), parts):
                 _put(target, part, batch)
         for segment in pieces.parents:
             own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
-            part, mass = _forward(query[:, :, below], key[:, :, own], value[:, :, own], 0.0, False, scale=scale)
+            part, mass = _forward(
+                query[:, :, below], key[:, :, own], value[:, :, own], 0.0, False, scale=scale
+            )
             _mix(out[:, :, below], total[:, :, below], part, mass)
         ctx.save_for_backward(query, key, value, out, total)
         ctx.pieces, ctx.scale = pieces, scale
@@ -125,7 +133,15 @@ class _TreeAttention(torch.autograd.Function):
             own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
             places = (below, own, own)
             inputs = [tensor[:, :, place] for tensor, place in zip((query, key, value), places)]
-            parts = _backward(gradient[:, :, below], *inputs, out[:, :, below], total[:, :, below], 0.0, False, scale=ctx.scale)
+            parts = _backward(
+                gradient[:, :, below],
+                *inputs,
+                out[:, :, below],
+                total[:, :, below],
+                0.0,
+                False,
+                scale=ctx.scale,
+            )
             for target, part, place in zip(grads, parts, places):
                 target[:, :, place] += part
         return *grads, None, None

@@ -22,7 +22,9 @@ def checkpoint_activations(policy: nn.Module) -> None:
     """
     model: Any = policy
     if not getattr(model, "supports_gradient_checkpointing", False):
-        raise ConfigError(f"{type(policy).__name__} cannot recompute its layers; set update.activation_checkpointing=false")
+        raise ConfigError(
+            f"{type(policy).__name__} cannot recompute its layers; set update.activation_checkpointing=false"
+        )
     settings = {"use_reentrant": False, "context_fn": _contexts}
     # the name since Transformers 5, and the one before
     if hasattr(model, "activation_checkpointing_enable"):

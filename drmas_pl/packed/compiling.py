@@ -39,7 +39,9 @@ def compile_layers(policy: nn.Module, *, device: torch.device) -> None:
     _check_compiler(device.type)
     parts = list(_parts(policy))
     if not parts:
-        raise ConfigError(f"{type(policy).__name__} has neither norms nor feed-forward blocks to compile; set update.compile=false")
+        raise ConfigError(
+            f"{type(policy).__name__} has neither norms nor feed-forward blocks to compile; set update.compile=false"
+        )
     for part in parts:
         if part._compiled_call_impl is None:
             part.compile(dynamic=True)
@@ -88,4 +90,6 @@ def _check_compiler(kind: str) -> None:
             f"install {names[0]} or set update.compile=false"
         )
     if kind == "cuda" and find_spec("triton") is None:
-        raise ConfigError("update.compile needs Triton on CUDA devices; install triton or set update.compile=false")
+        raise ConfigError(
+            "update.compile needs Triton on CUDA devices; install triton or set update.compile=false"
+        )

@@ -90,7 +90,9 @@ def tree_mask(segments: Sequence[Segment], tokens: int, *, device: torch.device)
     return TreeMask(end.int().to(device), keys, full_keys, queries, full_queries)
 
 
-def flex_tree_attention(query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, *, scale: float | None = None) -> Tensor:
+def flex_tree_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, *, scale: float | None = None
+) -> Tensor:
     """Attend along the prefix tree; compiled on accelerators, by unfused operations on CPU.
 
     Args:
@@ -133,10 +135,14 @@ def flex_runs(device: torch.device, *, heads: int, size: int, dtype: torch.dtype
         error = _error(device, heads=heads, size=size, dtype=dtype)
     except Exception as failure:  # whatever a compiler or driver raises is the finding
         why = f"{type(failure).__name__}: {failure}".splitlines()[0]
-        log.warning("FlexAttention does not run on %s (%s); rows that share a prompt take a dense mask", device, why)
+        log.warning(
+            "FlexAttention does not run on %s (%s); rows that share a prompt take a dense mask", device, why
+        )
         return False
     if error > _TOLERANCE:
-        log.warning("FlexAttention is off by %.2g on %s; rows that share a prompt take a dense mask", error, device)
+        log.warning(
+            "FlexAttention is off by %.2g on %s; rows that share a prompt take a dense mask", error, device
+        )
         return False
     return True
 
@@ -161,7 +167,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: fl
         BLOCK_SIZE=(BLOCK, BLOCK),
         mask_mod=attends,
     )
-    out: Any = flex_attention(query, key, value, block_mask=blocks, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
+    out: Any = flex_attention(
+        query, key, value, block_mask=blocks, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
     return out
 
 
@@ -184,11 +192,19 @@ def _error(device: torch.device, *, heads: int, size: int, dtype: torch.dtype) -
     index = torch.arange(tokens, device=device)
     dense = (index <= index[:, None]) & (index[:, None] < mask.end)
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(1, tokens, heads, size, generator=generator).to(device, dtype).transpose(1, 2) for _ in range(4)]
+    drawn = [
+        torch.randn(1, tokens, heads, size, generator=generator).to(device, dtype).transpose(1, 2)
+        for _ in range(4)
+    ]
     inputs = [tensor.requires_grad_() for tensor in drawn[:3]]
     results = []
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         query, key, value = inputs
-        for out in (flex_tree_attention(query, key, value, mask), scaled_dot_product_attention(query, key, value, attn_mask=dense)):
+        for out in (
+            flex_tree_attention(query, key, value, mask),
+            scaled_dot_product_attention(query, key, value, attn_mask=dense),
+        ):
             results.append((out.detach(), *torch.autograd.grad(out, inputs, drawn[3])))
-    return max(float((ours - theirs).float().norm() / theirs.float().norm()) for ours, theirs in zip(*results))
+    return max(
+        float((ours - theirs).float().norm() / theirs.float().norm()) for ours, theirs in zip(*results)
+    )

@@ -59,7 +59,11 @@ def packs(policy: nn.Module | None) -> bool:
     if policy is None:
         return False
     config: Any = getattr(policy, "config", None)
-    if config is None or getattr(config.get_text_config(), "hidden_size", 0) < _MIN_WIDTH or _head(policy) is None:
+    if (
+        config is None
+        or getattr(config.get_text_config(), "hidden_size", 0) < _MIN_WIDTH
+        or _head(policy) is None
+    ):
         return False
     bare = policy.module if isinstance(policy, _FabricModule) else policy
     if bare not in _known:
@@ -97,7 +101,9 @@ def packed_logprobs(
     return logp, entropy if entropy_gradient else entropy.detach()
 
 
-def _run(policy: nn.Module, batch: TokenBatch, temperature: float, *, entropy_gradient: bool) -> tuple[Tensor, PackedMode]:
+def _run(
+    policy: nn.Module, batch: TokenBatch, temperature: float, *, entropy_gradient: bool
+) -> tuple[Tensor, PackedMode]:
     """Return (M, 2) log-probs and entropies, and the context they were computed in."""
     head = _head(policy)
     assert head is not None
@@ -114,7 +120,10 @@ def _run(policy: nn.Module, batch: TokenBatch, temperature: float, *, entropy_gr
     )
     with mode:
         output: Tensor = policy(
-            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, position_ids=inputs.position_ids, use_cache=False
+            input_ids=inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            position_ids=inputs.position_ids,
+            use_cache=False,
         ).logits
     if (inputs.attend is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
         raise ConfigError(
@@ -133,7 +142,12 @@ def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
             tree = lay_out(policy, batch, kernel)
             token = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
             return Inputs(
-                tree.input_ids, token, tree.position_ids, (torch.zeros_like(tree.predictor), tree.predictor), tree.attend, tree.layers
+                tree.input_ids,
+                token,
+                tree.position_ids,
+                (torch.zeros_like(tree.predictor), tree.predictor),
+                tree.attend,
+                tree.layers,
             )
         if (shared := share_prompts(batch)) is not None:
             index = (shared.group[rows], width - 1 + shared.before[rows, columns])
@@ -163,17 +177,29 @@ def _agrees(policy: Any) -> bool:
     """Compare packed rows with a plain forward of each."""
     device = next(policy.parameters()).device
     prompt = tuple(range(1, 21))
-    rows = [Row("", p, r, (0.0,) * len(r), 1.0) for p, r in ((prompt, (3, 4)), (prompt, (5,)), ((6, 7), (8, 2, 1)))]
+    rows = [
+        Row("", p, r, (0.0,) * len(r), 1.0)
+        for p, r in ((prompt, (3, 4)), (prompt, (5,)), ((6, 7), (8, 2, 1)))
+    ]
     with evaluating(policy):
         try:
-            found, mode = _run(policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0, entropy_gradient=False)
+            found, mode = _run(
+                policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0, entropy_gradient=False
+            )
         except (ConfigError, TypeError, ValueError, RuntimeError) as error:
-            log.warning("%s is computed row by row, which takes more time and memory: %s", type(policy).__name__, error)
+            log.warning(
+                "%s is computed row by row, which takes more time and memory: %s",
+                type(policy).__name__,
+                error,
+            )
             return False
         expected = torch.cat([_plain(policy, row, device) for row in rows])
     tolerance = _HALF_TOLERANCE if mode.precision in (torch.bfloat16, torch.float16) else _TOLERANCE
     if not torch.allclose(found[:, 0].float(), expected, atol=tolerance, rtol=tolerance):
-        log.warning("%s is computed row by row, which takes more time and memory: packed rows score differently", type(policy).__name__)
+        log.warning(
+            "%s is computed row by row, which takes more time and memory: packed rows score differently",
+            type(policy).__name__,
+        )
         return False
     return True
 

@@ -48,7 +48,9 @@ class FusedLayers:
             module.forward = self._here(module, forward)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for module, _ in self._forwards:
             del module.forward
 
@@ -56,7 +58,11 @@ class FusedLayers:
         """Return a forward pass that is fused in the thread which has entered the context, and the module's own in others."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return fused(*args, **kwargs) if get_ident() == self._thread else type(module).forward(module, *args, **kwargs)
+            return (
+                fused(*args, **kwargs)
+                if get_ident() == self._thread
+                else type(module).forward(module, *args, **kwargs)
+            )
 
         return forward
 
@@ -79,9 +85,13 @@ class FusedLayers:
         parts = self._parts[groups]
         norms = [getattr(block, name, None) for name in ("q_norm", "k_norm")]
 
-        def forward(hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any) -> tuple[Tensor, None]:
+        def forward(
+            hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any
+        ) -> tuple[Tensor, None]:
             self.attended += 1
-            query, key, value = (project(hidden_states) for project in (block.q_proj, block.k_proj, block.v_proj))
+            query, key, value = (
+                project(hidden_states) for project in (block.q_proj, block.k_proj, block.v_proj)
+            )
             query, key = (
                 states if norm is None else norm(states.unflatten(-1, (-1, block.head_dim))).flatten(-2)
                 for norm, states in zip(norms, (query, key))
@@ -108,7 +118,13 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         states = x.float()
-        scale = torch.linalg.vector_norm(states, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        scale = (
+            torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+            .square_()
+            .div_(x.shape[-1])
+            .add_(eps)
+            .rsqrt_()
+        )
         ctx.save_for_backward(x, weight, scale)
         return (states * scale).mul_(weight).to(dtype)
 
@@ -126,7 +142,13 @@ class _RmsNorm(torch.autograd.Function):
                 grad_weight = (both.t() @ scale).view(width).to(weight.dtype)
             if ctx.needs_input_grad[0]:
                 slope = (both @ factor).unsqueeze(-1) * scale.square() / -width
-                grad_x = torch.mul(states, slope, out=both).addcmul_(grad, factor).mul_(scale).view(x.shape).to(x.dtype)
+                grad_x = (
+                    torch.mul(states, slope, out=both)
+                    .addcmul_(grad, factor)
+                    .mul_(scale)
+                    .view(x.shape)
+                    .to(x.dtype)
+                )
         return grad_x, grad_weight, None, None
 
 

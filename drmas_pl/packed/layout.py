@@ -107,6 +107,12 @@ def _grow(ids: Ints, lengths: Ints, min_saved: int) -> tuple[Ints, list[Segment]
             segments.append(Segment(total, total + stop - start, -1))
             total, start = total + stop - start, stop
         if not alone:
-            cuts = [first, *(first + 1 + np.flatnonzero(common[first : last - 1] == common[first : last - 1].min())).tolist(), last]
+            cuts = [
+                first,
+                *(
+                    first + 1 + np.flatnonzero(common[first : last - 1] == common[first : last - 1].min())
+                ).tolist(),
+                last,
+            ]
             todo += [(left, right, start) for left, right in reversed(list(pairwise(cuts)))]
     return place, segments

@@ -65,7 +65,13 @@ class PackedMode(FastLinearMode):
         layers: FusedLayers | None = None,
     ) -> None:
         super().__init__()
-        self._head, self._index, self._targets, self._temperature, self._attend = head, index, targets, temperature, attend
+        self._head, self._index, self._targets, self._temperature, self._attend = (
+            head,
+            index,
+            targets,
+            temperature,
+            attend,
+        )
         self._entropy_gradient, self._layers = entropy_gradient, layers
         self._attended = 0
         self.precision: torch.dtype | None = None
@@ -90,7 +96,11 @@ class PackedMode(FastLinearMode):
             self._layers.__exit__(*exception)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer what is ours; pass everything else on."""
         if torch.compiler.is_compiling():
@@ -109,7 +119,11 @@ class PackedMode(FastLinearMode):
     def answered_with(self, output: Tensor) -> bool:
         """Tell whether the model returned the answer as it was, up to its type."""
         answer = self._answer
-        return answer is not None and output.shape == answer.shape and torch.equal(output.detach(), answer.to(output.dtype))
+        return (
+            answer is not None
+            and output.shape == answer.shape
+            and torch.equal(output.detach(), answer.to(output.dtype))
+        )
 
     def _log_probs(self, hidden: Tensor, head: Tensor) -> Tensor:
         kind, chosen = hidden.device.type, hidden[self._index]
@@ -118,7 +132,9 @@ class PackedMode(FastLinearMode):
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
         kept = _KEPT if torch.is_grad_enabled() else 0
-        logp, entropy = chunked_logprobs_entropy(chosen, head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept)
+        logp, entropy = chunked_logprobs_entropy(
+            chosen, head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept
+        )
         answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
         self.precision, self._answer = chosen.dtype, answer.detach()
         return answer

@@ -64,7 +64,13 @@ def stretches(segments: Sequence[Segment], *, groups: int) -> tuple[Stretch, ...
             around.pop()
         above = tuple((other.start, other.stop) for other in around)
         length, leaf = segment.stop - segment.start, segment.end == segment.stop
-        if leaf and found and found[-1][2] == above and found[-1][3] and segment.stop - found[-1][0] <= longest:
+        if (
+            leaf
+            and found
+            and found[-1][2] == above
+            and found[-1][3]
+            and segment.stop - found[-1][0] <= longest
+        ):
             start, _, _, parts = found.pop()
             found.append((start, segment.stop, above, (*parts, length)))
         else:
@@ -74,12 +80,23 @@ def stretches(segments: Sequence[Segment], *, groups: int) -> tuple[Stretch, ...
                 found.append((start, stop, seen, (length,) if leaf and length <= longest else ()))
         if not leaf:
             around.append(segment)
-    masks = {parts: _mask(parts, groups) for parts in {parts or (stop - start,) for start, stop, _, parts in found}}
-    return tuple(Stretch(start, stop, _join((*seen, (start, stop))), masks[parts or (stop - start,)]) for start, stop, seen, parts in found)
+    masks = {
+        parts: _mask(parts, groups) for parts in {parts or (stop - start,) for start, stop, _, parts in found}
+    }
+    return tuple(
+        Stretch(start, stop, _join((*seen, (start, stop))), masks[parts or (stop - start,)])
+        for start, stop, seen, parts in found
+    )
 
 
 def rotated_attention(
-    query: Tensor, key: Tensor, value: Tensor, angles: tuple[Tensor, Tensor], parts: tuple[Stretch, ...], *, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    angles: tuple[Tensor, Tensor],
+    parts: tuple[Stretch, ...],
+    *,
+    scale: float,
 ) -> Tensor:
     """Turn queries and keys by their rotary angles and attend along the prefix tree, in float32.
 
@@ -100,7 +117,14 @@ def rotated_attention(
 class _RotatedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, parts: tuple[Stretch, ...], scale: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        parts: tuple[Stretch, ...],
+        scale: float,
     ) -> Tensor:
         size = cos.shape[-1]
         heads = key.shape[-1] // size
@@ -115,7 +139,9 @@ class _RotatedAttention(torch.autograd.Function):
             out = torch.empty_like(query, dtype=value.dtype)
             places = [part.stop - part.start for part in parts]
             rows = [groups * length for length in places]
-            for its_queries, its_keys, its_values, its_out in zip(queries, keys, values, _by_head(out[0].unflatten(-1, (-1, size)), heads)):
+            for its_queries, its_keys, its_values, its_out in zip(
+                queries, keys, values, _by_head(out[0].unflatten(-1, (-1, size)), heads)
+            ):
                 for part, asked, target in zip(parts, its_queries.split(rows), its_out.split(places)):
                     weights = _weights(asked, _seen(its_keys, part), part)
                     target.copy_(_product(weights, _seen(its_values, part).t()).view(target.shape))
@@ -137,15 +163,21 @@ class _RotatedAttention(torch.autograd.Function):
         left = iter(kept)
         rows = [groups * (part.stop - part.start) for part in ctx.parts]
         with torch.autocast("cpu", enabled=False):
-            for its_keys, its_values, grad_keys, grad_values, *by_row in zip(keys, values, *grads[1:], queries, out, grads[0]):
+            for its_keys, its_values, grad_keys, grad_values, *by_row in zip(
+                keys, values, *grads[1:], queries, out, grads[0]
+            ):
                 for part, asked, got, target in zip(ctx.parts, *(states.split(rows) for states in by_row)):
                     seen = _seen(its_keys, part)
                     weights = next(left) if len(seen) <= _KEPT else _weights(asked, seen, part)
-                    scores = torch._softmax_backward_data(_product(got, _seen(its_values, part)), weights, 1, torch.float32)
+                    scores = torch._softmax_backward_data(
+                        _product(got, _seen(its_values, part)), weights, 1, torch.float32
+                    )
                     target.copy_(_product(scores, seen.t()))
                     _add(grad_keys, _product(asked.t(), scores.t()), part)
                     _add(grad_values, _product(got.t(), weights.t()), part)
-        grad_query, grad_key, grad_value = (_by_place(grad, tokens) for grad in (grads[0], *(part.mT for part in grads[1:])))
+        grad_query, grad_key, grad_value = (
+            _by_place(grad, tokens) for grad in (grads[0], *(part.mT for part in grads[1:]))
+        )
         found = _turn(grad_query, cos * ctx.scale, -sin * ctx.scale), _turn(grad_key, cos, -sin), grad_value
         return *(grad.flatten(1)[None].to(dtype) for grad, dtype in zip(found, ctx.dtypes)), *4 * (None,)
 

@@ -44,7 +44,9 @@ def takes_any_mask(policy: nn.Module) -> bool:
     if config is None:
         return False
     config = config.get_text_config()
-    windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    windowed = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {
+        "full_attention"
+    }
     return config._attn_implementation == "sdpa" and not windowed
 
 

@@ -53,7 +53,9 @@ def tree_kernel(policy: nn.Module) -> Kernel | None:
     config = model.config.get_text_config()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     # Transformers hands out keys and values with the heads of the queries
-    runs = flex_runs(weight.device, heads=config.num_attention_heads, size=size, dtype=_precision(policy, weight))
+    runs = flex_runs(
+        weight.device, heads=config.num_attention_heads, size=size, dtype=_precision(policy, weight)
+    )
     return "blocks" if runs else None
 
 
@@ -68,11 +70,19 @@ def lay_out(policy: nn.Module, batch: TokenBatch, kernel: Kernel) -> Tree:
     if kernel == "pieces":
         packed = pack_rows(batch)
         attend = partial(attend_in_pieces, pieces=plan(packed.segments))
-        return Tree(packed.input_ids, packed.position_ids, packed.predictor, attend, FusedLayers(policy, packed.segments))
+        return Tree(
+            packed.input_ids,
+            packed.position_ids,
+            packed.predictor,
+            attend,
+            FusedLayers(policy, packed.segments),
+        )
     # a segment costs this kernel nothing
     packed = pad_to_blocks(pack_rows(batch, min_saved=1))
     mask = tree_mask(packed.segments, packed.input_ids.shape[1], device=batch.input_ids.device)
-    return Tree(packed.input_ids, packed.position_ids, packed.predictor, partial(flex_tree_attention, mask=mask))
+    return Tree(
+        packed.input_ids, packed.position_ids, packed.predictor, partial(flex_tree_attention, mask=mask)
+    )
 
 
 def _precision(policy: nn.Module, weight: Tensor) -> torch.dtype:
@@ -82,6 +92,8 @@ def _precision(policy: nn.Module, weight: Tensor) -> torch.dtype:
         return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, *, pieces: Pieces, scale: float | None) -> Tensor:
+def attend_in_pieces(
+    query: Tensor, key: Tensor, value: Tensor, *, pieces: Pieces, scale: float | None
+) -> Tensor:
     """Attend on CPU in float32: half-precision kernels are slower there, and round scores."""
     return tree_attention(query.float(), key.float(), value.float(), pieces, scale=scale).to(value.dtype)

@@ -56,11 +56,19 @@ class BM25sRetriever(Retriever):
     """
 
     def __init__(
-        self, corpus: str | Path, *, index: str | Path | None = None, k1: float = 0.9, b: float = 0.4, cache_size: int = 65536
+        self,
+        corpus: str | Path,
+        *,
+        index: str | Path | None = None,
+        k1: float = 0.9,
+        b: float = 0.4,
+        cache_size: int = 65536,
     ) -> None:
         super().__init__(cache_size=cache_size)
         if k1 < 0 or not 0 <= b <= 1:
-            raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}; usual values are 0.9 and 0.4")
+            raise ValueError(
+                f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}; usual values are 0.9 and 0.4"
+            )
         self.k1, self.b = k1, b
         folder = None if index is None else IndexFolder(index)
         stored = folder is not None and folder.exists
@@ -106,7 +114,10 @@ class BM25sRetriever(Retriever):
         """Number the words in order of appearance, four bytes each; lists of strings would need ten times the memory."""
         numbers: dict[str, int] = {}
         texts = [
-            array("i", (numbers.setdefault(word, len(numbers)) for word in words(f"{entry.title} {entry.text}"))) for entry in self._corpus
+            array(
+                "i", (numbers.setdefault(word, len(numbers)) for word in words(f"{entry.title} {entry.text}"))
+            )
+            for entry in self._corpus
         ]
         if not numbers:
             raise DataError(f"corpus {self._corpus.path.name} holds no words to search for")

@@ -26,7 +26,9 @@ class CircuitBreaker:
     (None, True, None, False)
     """
 
-    def __init__(self, failures: int, *, cool_down: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, failures: int, *, cool_down: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if failures < 1:
             raise ValueError(f"breaker_failures must be at least 1, got {failures}")
         if cool_down < 0:

@@ -58,7 +58,9 @@ class Corpus:
     def __init__(self, path: str | Path, *, offsets: np.ndarray | None = None) -> None:
         self.path = _locate(path)
         if not self.path.is_file() or self.path.stat().st_size == 0:
-            raise DataError(f"corpus must be a non-empty JSON-lines file, got {self.path}; build one with tools/prepare_data.py corpus")
+            raise DataError(
+                f"corpus must be a non-empty JSON-lines file, got {self.path}; build one with tools/prepare_data.py corpus"
+            )
         with self.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.offsets = _scan(self._map) if offsets is None else offsets
@@ -78,7 +80,9 @@ class Corpus:
             title, text = split_contents(row["contents"])
             return Entry(str(row["id"]), title, text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f'{self.path.name} line {index + 1} must be {{"id": …, "contents": text}}: {error!r}') from error
+            raise DataError(
+                f'{self.path.name} line {index + 1} must be {{"id": …, "contents": text}}: {error!r}'
+            ) from error
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[index] for index in range(len(self)))

@@ -51,14 +51,18 @@ class TextEncoder:
         from transformers.utils import logging as transformers_logging
 
         if max_length < 1 or batch_size < 1:
-            raise ValueError(f"max_length and batch_size must be at least 1, got {max_length} and {batch_size}")
+            raise ValueError(
+                f"max_length and batch_size must be at least 1, got {max_length} and {batch_size}"
+            )
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(model))
             self._model = AutoModel.from_pretrained(str(model)).float().eval().to(device)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"no encoder {str(model)!r} ({str(error).splitlines()[0]}); give a folder or a hub name") from error
+            raise ConfigError(
+                f"no encoder {str(model)!r} ({str(error).splitlines()[0]}); give a folder or a hub name"
+            ) from error
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
@@ -72,7 +76,12 @@ class TextEncoder:
 
     def fingerprint(self) -> str:
         """Hash the architecture, a sample of every weight, the prefixes and the length limit."""
-        settings = (self.query_prefix, self.passage_prefix, self.max_length, self._model.config.to_diff_dict().get("architectures"))
+        settings = (
+            self.query_prefix,
+            self.passage_prefix,
+            self.max_length,
+            self._model.config.to_diff_dict().get("architectures"),
+        )
         digest = hashlib.sha256(json.dumps(settings).encode())
         for name, weight in sorted(self._model.state_dict().items()):
             flat = weight.flatten()
@@ -98,7 +107,11 @@ class TextEncoder:
             for start in range(0, len(order), self.batch_size):
                 chosen = order[start : start + self.batch_size]
                 batch = self._tokenizer(
-                    [texts[index] for index in chosen], max_length=self.max_length, truncation=True, padding=True, return_tensors="pt"
+                    [texts[index] for index in chosen],
+                    max_length=self.max_length,
+                    truncation=True,
+                    padding=True,
+                    return_tensors="pt",
                 ).to(self.device)
                 hidden = self._model(**batch).last_hidden_state
                 vectors[chosen] = mean_pool(hidden, batch["attention_mask"]).cpu().numpy()

@@ -105,7 +105,11 @@ class DenseRetriever(Retriever):
             raise RetrievalError(f"dense search failed ({type(error).__name__})") from error
         # A clustered index fills up with -1 when the clusters it looked at hold too few.
         return [
-            [Passage(*self._corpus[int(position)], score=float(score)) for position, score in zip(*row) if position >= 0]
+            [
+                Passage(*self._corpus[int(position)], score=float(score))
+                for position, score in zip(*row)
+                if position >= 0
+            ]
             for row in zip(positions, scores)
         ]
 
@@ -115,9 +119,13 @@ class DenseRetriever(Retriever):
 
     def _build(self) -> Any:
         try:
-            index = self._faiss.index_factory(self._encoder.dimension, self.factory, self._faiss.METRIC_INNER_PRODUCT)
+            index = self._faiss.index_factory(
+                self._encoder.dimension, self.factory, self._faiss.METRIC_INNER_PRODUCT
+            )
         except RuntimeError as error:
-            raise ConfigError(f"FAISS does not know the factory {self.factory!r}; use Flat or, for example, IVF4096,PQ64") from error
+            raise ConfigError(
+                f"FAISS does not know the factory {self.factory!r}; use Flat or, for example, IVF4096,PQ64"
+            ) from error
         if not index.is_trained:
             index.train(self._sample(index))
         entries = iter(self._corpus)
@@ -141,5 +149,7 @@ def _import_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ConfigError(f"retriever=dense needs faiss ({error}); pip install 'drmas_pl[retrieval]', or use retriever=bm25s") from error
+        raise ConfigError(
+            f"retriever=dense needs faiss ({error}); pip install 'drmas_pl[retrieval]', or use retriever=bm25s"
+        ) from error
     return faiss

@@ -48,7 +48,9 @@ class Gatherer(Generic[T]):
     ['LYON', 'PARIS', 'LYON']
     """
 
-    def __init__(self, lookup: Callable[[Sequence[str], int], Sequence[T]], max_batch: int, *, window: float = 0.002) -> None:
+    def __init__(
+        self, lookup: Callable[[Sequence[str], int], Sequence[T]], max_batch: int, *, window: float = 0.002
+    ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch must be at least 1 query per lookup, got {max_batch}")
         if window < 0:
@@ -89,7 +91,11 @@ class Gatherer(Generic[T]):
         with self._queue_lock:
             batch = [self._queue.popleft()]
             size = len(batch[0].queries)
-            while self._queue and self._queue[0].k == batch[0].k and size + len(self._queue[0].queries) <= self.max_batch:
+            while (
+                self._queue
+                and self._queue[0].k == batch[0].k
+                and size + len(self._queue[0].queries) <= self.max_batch
+            ):
                 batch.append(self._queue.popleft())
                 size += len(batch[-1].queries)
         return batch
@@ -106,7 +112,9 @@ class Gatherer(Generic[T]):
             middle = len(batch) // 2
             self._serve(batch[:middle])
             self._serve(batch[middle:])
-        except BaseException as error:  # nobody may wait for ever, whatever went wrong in the thread that worked for the others
+        except (
+            BaseException
+        ) as error:  # nobody may wait for ever, whatever went wrong in the thread that worked for the others
             self._fail(batch, error)
             if not isinstance(error, Exception):
                 raise

@@ -79,7 +79,9 @@ class HttpRetriever(Retriever):
         if timeout <= 0 or max_reply_bytes < 1:
             raise ValueError(f"timeout={timeout}, max_reply_bytes={max_reply_bytes} must be above 0")
         if retries < 0 or backoff < 0 or startup_timeout < 0:
-            raise ValueError(f"retries={retries}, backoff={backoff}, startup_timeout={startup_timeout} must be at least 0")
+            raise ValueError(
+                f"retries={retries}, backoff={backoff}, startup_timeout={startup_timeout} must be at least 0"
+            )
         if request_form not in ("queries", "query"):
             raise ValueError(f"request_form must be 'queries' or 'query', got {request_form!r}")
         self.url, self.timeout, self.retries, self.backoff = url, timeout, retries, backoff
@@ -119,7 +121,9 @@ class HttpRetriever(Retriever):
     def lookup(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """Ask the server, repeatedly if need be."""
         if not self._breaker.allows():
-            raise RetrieverUnavailable("the retriever did not answer several times in a row and is left alone for a while")
+            raise RetrieverUnavailable(
+                "the retriever did not answer several times in a row and is left alone for a while"
+            )
         try:
             if self.request_form == "query":
                 found = [self._persist([query], k)[0] for query in queries]
@@ -145,7 +149,9 @@ class HttpRetriever(Retriever):
                 raise
             except RetrievalError as error:
                 pause = min(self.backoff * 2**attempt, _LONGEST_PAUSE)
-                log.info("request %d of %d failed (%s); again in %g s", attempt + 1, self.retries + 1, error, pause)
+                log.info(
+                    "request %d of %d failed (%s); again in %g s", attempt + 1, self.retries + 1, error, pause
+                )
                 time.sleep(pause)
         return self._ask(queries, k)
 
@@ -169,7 +175,15 @@ class HttpRetriever(Retriever):
         headers = {"Content-Type": "application/json"} if body is not None else {}
         timeout = Timeout(total=self.timeout)
         try:
-            reply = self._pool.request(method, url, body=body, headers=headers, timeout=timeout, redirect=False, preload_content=False)
+            reply = self._pool.request(
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=timeout,
+                redirect=False,
+                preload_content=False,
+            )
         except HTTPError as error:
             log.debug("no answer", exc_info=True)
             raise RetrieverUnavailable(f"the retriever gave no answer ({type(error).__name__})") from None
@@ -183,7 +197,9 @@ class HttpRetriever(Retriever):
                 if time.monotonic() > deadline:
                     raise RetrieverUnavailable(f"the retriever's answer took more than {self.timeout:g} s")
         except HTTPError as error:
-            raise RetrieverUnavailable(f"the retriever broke off its answer ({type(error).__name__})") from None
+            raise RetrieverUnavailable(
+                f"the retriever broke off its answer ({type(error).__name__})"
+            ) from None
         except RetrievalError:
             reply.close()
             raise

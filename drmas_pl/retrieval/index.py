@@ -61,7 +61,9 @@ class IndexFolder:
                 os.replace(draft, self.path)
             except OSError as error:
                 if not self.exists:
-                    raise DataError(f"cannot write index {self.path}: {error.strerror}; remove what lies there") from error
+                    raise DataError(
+                        f"cannot write index {self.path}: {error.strerror}; remove what lies there"
+                    ) from error
                 self.check(fingerprint)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -58,7 +58,9 @@ class LuceneRetriever(Retriever):
     ) -> None:
         super().__init__(cache_size=cache_size, max_batch=max_batch)
         if k1 < 0 or not 0 <= b <= 1 or threads < 1:
-            raise ValueError(f"Lucene needs k1 >= 0, 0 <= b <= 1 and threads >= 1, got k1={k1}, b={b}, threads={threads}")
+            raise ValueError(
+                f"Lucene needs k1 >= 0, 0 <= b <= 1 and threads >= 1, got k1={k1}, b={b}, threads={threads}"
+            )
         searcher, indexer = _import_pyserini()
         self._corpus, self.threads = Corpus(corpus), threads
         stored = f"lucene-{self._corpus.fingerprint()}"
@@ -126,8 +128,12 @@ def _import_pyserini() -> tuple[Any, Any]:
         from pyserini.index.lucene import LuceneIndexer
         from pyserini.search.lucene import LuceneSearcher
     except ImportError as error:
-        raise ConfigError(f"retriever=lucene needs pyserini ({error}); pip install 'drmas_pl[retrieval]' or use retriever=bm25s") from error
+        raise ConfigError(
+            f"retriever=lucene needs pyserini ({error}); pip install 'drmas_pl[retrieval]' or use retriever=bm25s"
+        ) from error
     except Exception as error:  # pyjnius raises errors of its own when Java is too old or does not start
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"Java does not start Lucene ({reason}); it needs Java 21 or newer, or use retriever=bm25s") from error
+        raise ConfigError(
+            f"Java does not start Lucene ({reason}); it needs Java 21 or newer, or use retriever=bm25s"
+        ) from error
     return LuceneSearcher, LuceneIndexer

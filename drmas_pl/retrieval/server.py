@@ -146,7 +146,9 @@ class _BodyLimit:
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: Any) -> None:
         from fastapi import HTTPException
 
-        refusal = HTTPException(413, f"the request exceeds {self.max_bytes} bytes; send fewer queries at once")
+        refusal = HTTPException(
+            413, f"the request exceeds {self.max_bytes} bytes; send fewer queries at once"
+        )
         told = dict(scope.get("headers", ())).get(b"content-length", b"0")
         too_long = told.isdigit() and int(told) > self.max_bytes
         received = 0

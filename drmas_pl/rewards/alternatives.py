@@ -14,8 +14,13 @@ from drmas_pl.rewards.intervals import REALS, without_points
 from drmas_pl.rewards.shapes import Bracketed, Collection, Equation, Relation, Shape, Words
 
 _PHRASES: Final[dict[str, Shape]] = {
-    **dict.fromkeys(("no solution", "no solutions", "there are no solutions", "empty set", "the empty set"), Collection((), braced=True)),
-    **dict.fromkeys(("all real numbers", "all reals", "real numbers", "all real", "the set of all real numbers"), REALS),
+    **dict.fromkeys(
+        ("no solution", "no solutions", "there are no solutions", "empty set", "the empty set"),
+        Collection((), braced=True),
+    ),
+    **dict.fromkeys(
+        ("all real numbers", "all reals", "real numbers", "all real", "the set of all real numbers"), REALS
+    ),
 }
 
 
@@ -39,7 +44,9 @@ def other_readings(shape: Shape) -> Iterator[Shape]:
                 yield _tuple_equation(dict(zip(names, items, strict=True)))
         case Collection(items=(single,), braced=True) if not isinstance(single, Collection):
             yield single
-        case Bracketed(opener="matrix", items=rows) if all(isinstance(row, Bracketed) and len(row.items) == 1 for row in rows):
+        case Bracketed(opener="matrix", items=rows) if all(
+            isinstance(row, Bracketed) and len(row.items) == 1 for row in rows
+        ):
             yield Bracketed("(", ")", tuple(row.items[0] for row in rows if isinstance(row, Bracketed)))
         case Relation() if (punctured := without_points([shape])) is not None:
             yield punctured
@@ -66,7 +73,12 @@ def _letters(items: Sequence[Shape]) -> dict[str, Shape]:
     """Collect equations for different single letters; empty when there is any other item."""
     found: dict[str, Shape] = {}
     for item in items:
-        if isinstance(item, Equation) and item.name is not None and len(item.name) == 1 and len(item.values) == 1:
+        if (
+            isinstance(item, Equation)
+            and item.name is not None
+            and len(item.name) == 1
+            and len(item.values) == 1
+        ):
             found[item.name] = item.values[0]
     return found if len(found) == len(items) > 1 else {}
 

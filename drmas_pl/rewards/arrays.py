@@ -22,7 +22,9 @@ _ARRAY = re.compile(
     re.DOTALL,
 )
 _NAME = re.compile(r"\s*([A-Za-z](?:'|_\w)?(?:\([a-z]\))?|\\vec\s*\{?[a-z]\}?)\s*=\s*")
-_CONDITION = re.compile(r"^(?:\\text\s*\{\s*)?(?:,\s*)?(?:if|when|for|where|,)(?![A-Za-z])\s*\}?\s*|\s*[,;]?$")
+_CONDITION = re.compile(
+    r"^(?:\\text\s*\{\s*)?(?:,\s*)?(?:if|when|for|where|,)(?![A-Za-z])\s*\}?\s*|\s*[,;]?$"
+)
 _OTHERWISE: Final = Words("otherwise")
 
 

@@ -15,7 +15,17 @@ from typing import Protocol
 from drmas_pl.rewards.alternatives import assigned
 from drmas_pl.rewards.nodes import Apply, Node, Symbol, free_symbols
 from drmas_pl.rewards.numeric import decimal_step, exact_value, rounds_to
-from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Qualified, Relation, Shape, Value, Words
+from drmas_pl.rewards.shapes import (
+    Based,
+    Bracketed,
+    Collection,
+    Equation,
+    Qualified,
+    Relation,
+    Shape,
+    Value,
+    Words,
+)
 from drmas_pl.rewards.size import magnitude
 from drmas_pl.rewards.units import units_agree
 
@@ -36,7 +46,7 @@ class SymbolicLayer(Protocol):
         ...
 
 
-def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> bool:
+def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> bool:  # noqa: C901 - one line per kind of shape
     """Tell whether an answer means what the reference means.
 
     Args:
@@ -63,14 +73,23 @@ def same(reference: Shape, answer: Shape, symbolic: SymbolicLayer | None) -> boo
         case Equation(), Equation():
             return _same_equation(reference, answer, symbolic)
         case Equation(), _:
-            return _is_label(reference, answer) or all(same(value, answer, symbolic) for value in reference.values)
+            return _is_label(reference, answer) or all(
+                same(value, answer, symbolic) for value in reference.values
+            )
         case _, Equation():
-            return _is_label(answer, reference) or all(same(reference, value, symbolic) for value in answer.values)
+            return _is_label(answer, reference) or all(
+                same(reference, value, symbolic) for value in answer.values
+            )
         case Value(), Value():
-            return units_agree(reference.unit, answer.unit) and _same_formula(reference.node, answer.node, symbolic)
+            return units_agree(reference.unit, answer.unit) and _same_formula(
+                reference.node, answer.node, symbolic
+            )
         case Words(), Words():
             return reference.text == answer.text
-        case (Words(node=Symbol() | Apply() as left), Value(node=right)) | (Value(node=left), Words(node=Symbol() | Apply() as right)):
+        case (Words(node=Symbol() | Apply() as left), Value(node=right)) | (
+            Value(node=left),
+            Words(node=Symbol() | Apply() as right),
+        ):
             return _same_formula(left, right, symbolic)
         case Based(), Based():
             return reference == answer
@@ -128,7 +147,11 @@ def _same_equation(reference: Equation, answer: Equation, symbolic: SymbolicLaye
 
 def _is_label(choice: Equation, letter: Shape) -> bool:
     """Tell whether a letter alone names a labelled choice, ``(B) 12``."""
-    return isinstance(letter, Value) and isinstance(letter.node, Symbol) and choice.name == f"({letter.node.name})"
+    return (
+        isinstance(letter, Value)
+        and isinstance(letter.node, Symbol)
+        and choice.name == f"({letter.node.name})"
+    )
 
 
 def _relation_of(shape: Shape) -> Relation | None:
@@ -136,7 +159,9 @@ def _relation_of(shape: Shape) -> Relation | None:
     return shape.relation if isinstance(shape, Bracketed) else shape if isinstance(shape, Relation) else None
 
 
-def _same_relation(reference: Relation | None, answer: Relation | None, symbolic: SymbolicLayer | None) -> bool:
+def _same_relation(
+    reference: Relation | None, answer: Relation | None, symbolic: SymbolicLayer | None
+) -> bool:
     """Compare inequalities up to a positive factor, and inequations up to any factor; other things are no relations."""
     if reference is None or answer is None or reference.order != answer.order:
         return False
@@ -156,11 +181,17 @@ def _proportional(reference: Node, answer: Node, symbolic: SymbolicLayer | None,
 
 def _same_bracketed(reference: Bracketed, answer: Bracketed, symbolic: SymbolicLayer | None) -> bool:
     """Compare tuples and intervals: brackets, variable where both name one, then items in order."""
-    if (reference.opener, reference.closer, len(reference.items)) != (answer.opener, answer.closer, len(answer.items)):
+    if (reference.opener, reference.closer, len(reference.items)) != (
+        answer.opener,
+        answer.closer,
+        len(answer.items),
+    ):
         return False
     if reference.name is not None and answer.name is not None and reference.name != answer.name:
         return False
-    return all(same(wanted, found, symbolic) for wanted, found in zip(reference.items, answer.items, strict=True))
+    return all(
+        same(wanted, found, symbolic) for wanted, found in zip(reference.items, answer.items, strict=True)
+    )
 
 
 def _same_collection(reference: Collection, answer: Collection, symbolic: SymbolicLayer | None) -> bool:
@@ -169,13 +200,21 @@ def _same_collection(reference: Collection, answer: Collection, symbolic: Symbol
     if bool(named) != bool(renamed):
         # What different names stand for has an order, in which a list may follow but a set does not.
         wanted, found = named or reference.items, renamed or answer.items
-        is_list = not (reference.braced or answer.braced or any(isinstance(item, Equation) for item in (*wanted, *found)))
-        return is_list and len(wanted) == len(found) and all(same(*pair, symbolic) for pair in zip(wanted, found, strict=True))
-    if reference.braced or answer.braced:
-        return all(any(same(wanted, found, symbolic) for found in answer.items) for wanted in reference.items) and all(
-            any(same(wanted, found, symbolic) for wanted in reference.items) for found in answer.items
+        is_list = not (
+            reference.braced or answer.braced or any(isinstance(item, Equation) for item in (*wanted, *found))
         )
-    return len(reference.items) == len(answer.items) and _matched(reference.items, list(answer.items), symbolic)
+        return (
+            is_list
+            and len(wanted) == len(found)
+            and all(same(*pair, symbolic) for pair in zip(wanted, found, strict=True))
+        )
+    if reference.braced or answer.braced:
+        return all(
+            any(same(wanted, found, symbolic) for found in answer.items) for wanted in reference.items
+        ) and all(any(same(wanted, found, symbolic) for wanted in reference.items) for found in answer.items)
+    return len(reference.items) == len(answer.items) and _matched(
+        reference.items, list(answer.items), symbolic
+    )
 
 
 def _matched(wanted: Sequence[Shape], found: list[Shape], symbolic: SymbolicLayer | None) -> bool:

@@ -17,7 +17,10 @@ from drmas_pl.rewards.size import magnitude
 _MAX_COUNT: Final = 5_000
 _FUNCTIONS: Final = {
     **{name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp")},
-    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")},
+    **{
+        f"arc{name}": f"a{name}"
+        for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
+    },
     **{"ln": "log", "log": "log"},
 }
 
@@ -83,10 +86,15 @@ class _Evaluator:
         if name in self._point:
             return self._rational(self._point[name])
         context = self._context
-        constants = {"pi": lambda: +context.pi, "e": lambda: +context.e, "i": lambda: context.mpc(0, 1), "oo": lambda: context.inf}
+        constants = {
+            "pi": lambda: +context.pi,
+            "e": lambda: +context.e,
+            "i": lambda: context.mpc(0, 1),
+            "oo": lambda: context.inf,
+        }
         return constants[name]()
 
-    def _apply(self, op: str, values: list[Any]) -> Any:
+    def _apply(self, op: str, values: list[Any]) -> Any:  # noqa: C901 - one line per operation
         """Carry out one operation."""
         context, first = self._context, values[0]
         match op:
@@ -123,7 +131,9 @@ class _Evaluator:
 
     def _settle(self, value: Any) -> Any:
         """Turn what is left of a cancellation into an exact zero, before a root or a pole can blow it up."""
-        real, imaginary = (self._context.mpf(0) if abs(part) < self._noise else part for part in (value.real, value.imag))
+        real, imaginary = (
+            self._context.mpf(0) if abs(part) < self._noise else part for part in (value.real, value.imag)
+        )
         return self._context.mpc(real, imaginary) if imaginary else real
 
     def _root(self, radicand: Any, index: Any) -> Any:
@@ -152,7 +162,11 @@ class _Evaluator:
     def _count(self, op: str, values: list[Any]) -> Any:
         """Form a factorial or binomial of natural numbers; others are undefined."""
         integers = [self._integer(value.real) if value.imag == 0 else None for value in values]
-        counts = [Fraction(int(integer)) for integer in integers if integer is not None and 0 <= integer <= _MAX_COUNT]
+        counts = [
+            Fraction(int(integer))
+            for integer in integers
+            if integer is not None and 0 <= integer <= _MAX_COUNT
+        ]
         result = RULES[op](*counts) if len(counts) == len(values) else None
         if result is None:
             raise _Undefined

@@ -22,9 +22,19 @@ from drmas_pl.rewards.nodes import Apply, Node, Number, Symbol, negate
 
 MAX_DEPTH: Final = 40
 _LISTED: Final = frozenset({"max", "min", "gcd", "lcm"})
-_INVERSES: Final = {name: f"arc{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
+_INVERSES: Final = {
+    name: f"arc{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
+}
 _POSTFIX: Final = {"!": "factorial", "!!": "double_factorial", "%": "percent", r"\degree": "degree"}
-_CLOSERS: Final = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil", "|": "|"}
+_CLOSERS: Final = {
+    "(": ")",
+    "[": "]",
+    "{": "}",
+    r"\{": r"\}",
+    r"\lfloor": r"\rfloor",
+    r"\lceil": r"\rceil",
+    "|": "|",
+}
 _STARTS: Final = frozenset({"(", "[", "{", r"\frac", r"\binom", r"\sqrt", r"\lfloor", r"\lceil"})
 
 
@@ -154,7 +164,9 @@ class _Parser:
             raise Unreadable(f"exponent of {literal[:20]!r} is too long")
         digits, point, decimals = mantissa.partition(".")
         places = len(decimals) - int(exponent or 0) if decimals else None
-        value = Fraction(int((digits or "0") + decimals)) * Fraction(10) ** (int(exponent or 0) - len(decimals))
+        value = Fraction(int((digits or "0") + decimals)) * Fraction(10) ** (
+            int(exponent or 0) - len(decimals)
+        )
         fraction = None if point or exponent else self._proper_fraction()
         return Number(value if fraction is None else value + fraction, places)
 
@@ -168,7 +180,13 @@ class _Parser:
             top, bottom, length = values[0], values[2], 3
         else:
             return None
-        if not (top.isascii() and top.isdigit() and bottom.isascii() and bottom.isdigit() and 0 < int(top) < int(bottom)):
+        if not (
+            top.isascii()
+            and top.isdigit()
+            and bottom.isascii()
+            and bottom.isdigit()
+            and 0 < int(top) < int(bottom)
+        ):
             return None
         self._position += length
         return Fraction(int(top), int(bottom))
@@ -266,11 +284,16 @@ class _Parser:
         token = self._tokens[self._position]
         if token.value == "|":
             return self._open_bars == 0
-        return token.value in _STARTS or (token.kind == "name" and token.value not in _CLOSERS.values() and is_symbol(token.value))
+        return token.value in _STARTS or (
+            token.kind == "name" and token.value not in _CLOSERS.values() and is_symbol(token.value)
+        )
 
     def _is_power_of_number(self) -> bool:
         """Tell whether a number with an exponent follows a letter or bracket, as in ``n2^{n-1}``."""
-        if not 0 < self._position < len(self._tokens) - 1 or self._tokens[self._position - 1].kind == "number":
+        if (
+            not 0 < self._position < len(self._tokens) - 1
+            or self._tokens[self._position - 1].kind == "number"
+        ):
             return False
         return self._tokens[self._position].kind == "number" and self._tokens[self._position + 1].value == "^"
 

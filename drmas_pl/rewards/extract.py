@@ -43,7 +43,9 @@ def extract_answer(text: str) -> Extraction:
     shown = visible(text) if "think>" in text else text
     box = last_box(shown)
     if box is None:
-        return Extraction(None, "unfinished think" if text.rfind("<think>") > text.rfind("</think>") else "no box")
+        return Extraction(
+            None, "unfinished think" if text.rfind("<think>") > text.rfind("</think>") else "no box"
+        )
     if box.content is None:
         return Extraction(None, "unfinished box")
     answer = box.content.strip()

@@ -30,9 +30,13 @@ _MODULUS = (
     r"\\pmod\s*(?:\{(?P<a>[^{}]+)\}|(?P<b>\w+))|\(?\s*(?:\\b?mod|\\text\s*\{\s*mod\s*\}|mod)(?![A-Za-z])\s*\{?(?P<c>[^{}()]+)\}?\s*\)?"
     r"|\\text\s*\{\s*\(\s*mod\s*(?P<d>\w+)\s*\)\s*\}"
 )
-_CONGRUENCE = re.compile(rf"(?:(?P<name>[A-Za-z])\s*(?:\\equiv|=|\\cong)\s*)?(?P<residue>[^()=]+?)\s*(?:{_MODULUS})")
+_CONGRUENCE = re.compile(
+    rf"(?:(?P<name>[A-Za-z])\s*(?:\\equiv|=|\\cong)\s*)?(?P<residue>[^()=]+?)\s*(?:{_MODULUS})"
+)
 _REVERSED = re.compile(r"(^|\\cup\s*|\\in\s*|=\s*)([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])(?=\s*(?:$|\\cup))")
-_PUNCTURED = re.compile(r"(?:([A-Za-z])\s*\\in\s*)?\\mathbb\s*\{R\}\s*(?:\\setminus|\\backslash|-)\s*\\\{([^{}]*)\\\}")
+_PUNCTURED = re.compile(
+    r"(?:([A-Za-z])\s*\\in\s*)?\\mathbb\s*\{R\}\s*(?:\\setminus|\\backslash|-)\s*\\\{([^{}]*)\\\}"
+)
 _HALF_LINE = re.compile(r"\\mathbb\s*\{R\}\s*[_^]\s*\{?\s*(\+|-|>\s*0|<\s*0|\\ge\s*0|\\le\s*0)\s*\}?")
 _RANGE = r"(?:\\in\s*\\mathbb\s*\{[ZNQRC]\}(?:\s*[_^]\s*(?:\{[^{}]*\}|[+*\d]))?|\\text\s*\{\s*(?:is )?an? integers?\s*\})"
 _WHERE = r"(?:[,;]\s*)?(?:\\text\s*\{\s*,?\s*(?:where|with|for|for all|for any|for every|for each|for some)\s*\}|\\forall|[,;(])"
@@ -40,7 +44,9 @@ _QUALIFIED = re.compile(
     rf"(?P<answer>\S.*?)\s*{_WHERE}\s*(?P<condition>[A-Za-z](?:\s*,\s*[A-Za-z])*\s*{_RANGE})\s*\)?"
     r"|(?P<plain>\S.*?)\s*(?:\\forall|\\text\s*\{\s*,?\s*for (?:all|any|every|each)\s*\})\s*[A-Za-z](?:\s*,\s*[A-Za-z])*"
 )
-_TIME = re.compile(r"(?:\\text\s*\{\s*)?(\d{1,2})(?::(\d{2}))?\s*\}?\s*(?:\\text\s*\{\s*)?([AaPp])\.?\s*[Mm]\.?\s*\}?")
+_TIME = re.compile(
+    r"(?:\\text\s*\{\s*)?(\d{1,2})(?::(\d{2}))?\s*\}?\s*(?:\\text\s*\{\s*)?([AaPp])\.?\s*[Mm]\.?\s*\}?"
+)
 _CHOICE = re.compile(
     r"(?:\\text\s*\{\s*\(?([A-J])\)?[.:)]?\s*\}\s*|\(([A-J])\)\s+(?!-)|([A-J])[.:)]\s+(?!-))(?![+*/^=<>,!_)(;:}]|\\(?:[lg]et?|text|cup|in)\b)(\S.*)"
 )
@@ -92,7 +98,10 @@ def _congruence(text: str, read_part: ReadPart) -> Shape | None:
     match = _CONGRUENCE.fullmatch(text)
     if match is None:
         return None
-    modulus, residue = read_part(match["a"] or match["b"] or match["c"] or match["d"]), read_part(match["residue"])
+    modulus, residue = (
+        read_part(match["a"] or match["b"] or match["c"] or match["d"]),
+        read_part(match["residue"]),
+    )
     residues = residue.items if isinstance(residue, Collection) else (residue,)
     reduced = Collection(tuple(_reduced(each, modulus) for each in residues), braced=True)
     return Bracketed("residues", "residues", (reduced, modulus), match["name"])
@@ -117,7 +126,9 @@ def _whole(node: Node) -> int | None:
 
 def _reversed(text: str, read_part: ReadPart) -> Shape | None:
     """Read ``]a, b[``, which is how some countries write open ends."""
-    turned = _REVERSED.sub(lambda match: f"{match[1]}{'(['[match[2] == '[']}{match[3]}{'])'[match[4] == '[']}", text)
+    turned = _REVERSED.sub(
+        lambda match: f"{match[1]}{'(['[match[2] == '[']}{match[3]}{'])'[match[4] == '[']}", text
+    )
     return None if turned == text else read_part(turned)
 
 
@@ -125,16 +136,26 @@ def _reals(text: str, read_part: ReadPart) -> Shape | None:
     """Read the real numbers without some points, and the positive or negative ones."""
     if match := _PUNCTURED.fullmatch(text):
         points = read_part(match[2])
-        nodes = [item.node for item in (points.items if isinstance(points, Collection) else (points,)) if isinstance(item, Value)]
+        nodes = [
+            item.node
+            for item in (points.items if isinstance(points, Collection) else (points,))
+            if isinstance(item, Value)
+        ]
         values = [None if (value := _rational(node)) is None else (value, node) for node in nodes]
         if None in values or not values:
             return None
-        return gaps([Number(value) for value in sorted({pair[0] for pair in values if pair is not None})], match[1])
+        return gaps(
+            [Number(value) for value in sorted({pair[0] for pair in values if pair is not None})], match[1]
+        )
     if match := _HALF_LINE.fullmatch(text):
         sign, bracket = match[1][0], "[" if "e" in match[1] else "("
         if sign in "+>" or match[1].startswith(r"\ge"):
             return interval(bracket, ")", (Value(Number(Fraction(0))), Value(INFINITY)))
-        return interval("(", "]" if bracket == "[" else ")", (Value(Apply("neg", (INFINITY,))), Value(Number(Fraction(0)))))
+        return interval(
+            "(",
+            "]" if bracket == "[" else ")",
+            (Value(Apply("neg", (INFINITY,))), Value(Number(Fraction(0)))),
+        )
     return None
 
 

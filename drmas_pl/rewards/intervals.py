@@ -19,7 +19,13 @@ INFINITY: Final = Symbol("oo")
 REALS: Final = Bracketed("(", ")", (Value(negate(INFINITY)), Value(INFINITY)))
 
 
-def interval(opener: str, closer: str, items: tuple[Shape, ...], name: str | None = None, relation: Relation | None = None) -> Bracketed:
+def interval(
+    opener: str,
+    closer: str,
+    items: tuple[Shape, ...],
+    name: str | None = None,
+    relation: Relation | None = None,
+) -> Bracketed:
     """Build an interval or tuple; an infinite end is open however it was typed.
 
     Example:
@@ -41,8 +47,14 @@ def overlap(items: Sequence[Shape]) -> Bracketed | None:
         >>> overlap([read("x>1")[0], read("x<=3")[0]]) == read("1<x<=3")[0]
         True
     """
-    lower = [item for item in items if isinstance(item, Bracketed) and item.name and _end(item, -1) == INFINITY]
-    upper = [item for item in items if isinstance(item, Bracketed) and item.name and _end(item, 0) == negate(INFINITY)]
+    lower = [
+        item for item in items if isinstance(item, Bracketed) and item.name and _end(item, -1) == INFINITY
+    ]
+    upper = [
+        item
+        for item in items
+        if isinstance(item, Bracketed) and item.name and _end(item, 0) == negate(INFINITY)
+    ]
     if len(items) != 2 or len(lower) != 1 or len(upper) != 1 or lower[0].name != upper[0].name:
         return None
     low, high = _end(lower[0], 0), _end(upper[0], -1)
@@ -62,7 +74,11 @@ def without_points(items: Sequence[Shape]) -> Collection | None:
     points: set[Fraction] = set()
     names: set[str] = set()
     for item in items:
-        if not isinstance(item, Relation) or item.order != "!=" or len(found := free_symbols(item.difference)) != 1:
+        if (
+            not isinstance(item, Relation)
+            or item.order != "!="
+            or len(found := free_symbols(item.difference)) != 1
+        ):
             return None
         names |= found
         coefficients = linear_coefficients(item.difference, *found)
@@ -84,7 +100,9 @@ def gaps(points: Sequence[Node], name: str | None = None) -> Collection:
         3
     """
     ends = [negate(INFINITY), *points, INFINITY]
-    return Collection(tuple(interval("(", ")", (Value(low), Value(high)), name) for low, high in pairwise(ends)))
+    return Collection(
+        tuple(interval("(", ")", (Value(low), Value(high)), name) for low, high in pairwise(ends))
+    )
 
 
 def _is_less(low: Node, high: Node) -> bool:

@@ -195,7 +195,9 @@ def _token_pattern(thousands: bool, scientific: bool) -> re.Pattern[str]:
 
 
 _TOKENS: Final = {
-    (thousands, scientific): _token_pattern(thousands, scientific) for thousands in (True, False) for scientific in (True, False)
+    (thousands, scientific): _token_pattern(thousands, scientific)
+    for thousands in (True, False)
+    for scientific in (True, False)
 }
 
 

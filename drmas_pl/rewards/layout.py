@@ -13,7 +13,8 @@ from drmas_pl.boxes import closing_brace
 
 _FONT: Final = "bf|it|rm|sf|tt|bfseries|itshape|rmfamily|sffamily"
 _SIZE: Final = (
-    "tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge|displaystyle|textstyle|scriptstyle|boldmath|limits|nolimits"
+    "tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
+    "|displaystyle|textstyle|scriptstyle|boldmath|limits|nolimits"
 )
 _RULES: Final = tuple(
     (re.compile(pattern), replacement)
@@ -22,10 +23,16 @@ _RULES: Final = tuple(
         (r"\\(?:text)?color\s*(?:\[\w+\])?\s*\{[^{}]*\}", ""),
         (rf"\\(?:{_SIZE})(?![A-Za-z])", ""),
         (r"\\(?:fbox|framebox|underline|ensuremath|smash|mathstrut|mathop)(?![A-Za-z])", ""),
-        (r"\\(?:(?:math(?:bf|it|sf|cal)|boldsymbol|bm|vec)\s*\{\s*([A-Za-z])\s*\}|mathrm\s*\{\s*([ei])\s*\})", r" \1\2 "),
+        (
+            r"\\(?:(?:math(?:bf|it|sf|cal)|boldsymbol|bm|vec)\s*\{\s*([A-Za-z])\s*\}|mathrm\s*\{\s*([ei])\s*\})",
+            r" \1\2 ",
+        ),
         (rf"\{{\s*\\(?:{_FONT})\s+([^{{}}]*)\}}", r"\\text{\1}"),
         (rf"\\(?:{_FONT})(?![A-Za-z])", r"\\text"),
-        (r"\\(?:text(?:bf|it|rm|sf|tt|normal|up|md)|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|mbox|hbox)(?![A-Za-z])", r"\\text"),
+        (
+            r"\\(?:text(?:bf|it|rm|sf|tt|normal|up|md)|math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|mbox|hbox)(?![A-Za-z])",
+            r"\\text",
+        ),
         (r"\\text(?!\s*\{)(?![A-Za-z])", ""),
         (r"(?<=\d)\\text\s*\{,\}(?=\d{3})", "{,}"),
         (r"(\\text\s*\{[^{}]*)\}\s*\\cdot\s*\\text\s*\{([^{}]*\})", r"\1 \2"),
@@ -33,12 +40,17 @@ _RULES: Final = tuple(
         (r"\\(?:sfrac|nicefrac|flatfrac|xfrac)(?![A-Za-z])", r"\\frac"),
         (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
         (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-        (r"(?<![\w})\]])\s*(?:\{\s*\})?[_^]\s*\{?\s*(\w+)\s*\}?\s*(?:\\text\s*\{\s*C\s*\}|C)\s*_\s*\{?\s*(\w+)\s*\}?", r" \\binom{\1}{\2}"),
+        (
+            r"(?<![\w})\]])\s*(?:\{\s*\})?[_^]\s*\{?\s*(\w+)\s*\}?\s*(?:\\text\s*\{\s*C\s*\}|C)\s*_\s*\{?\s*(\w+)\s*\}?",
+            r" \\binom{\1}{\2}",
+        ),
         (r"\\(?:wide)?hat\s*\{?\s*(?:\\([ij])math|([ijk]))(?![A-Za-z])\s*\}?", r" \1\2 "),
         (r"\\([ij])math(?![A-Za-z])", r" \1 "),
     )
 )
-_UNIT_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}(?:\s*(\^)\s*\{?(\d)\}?)?\s*\}")
+_UNIT_FRACTION = re.compile(
+    r"\\[dt]?frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}(?:\s*(\^)\s*\{?(\d)\}?)?\s*\}"
+)
 _UNIT_POWER = re.compile(r"\^\s*\{\s*(-?\d)\s*\}")
 _TEXT = re.compile(r"\\text\s*\{")
 _MATHEMATICS = re.compile(r"[\\^_{}=<>+*]")

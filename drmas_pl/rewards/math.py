@@ -99,7 +99,10 @@ def _best(judged: Sequence[Verdict], answer: str) -> Verdict:
     """Combine verdicts over alternatives: one match suffices, and unreadable references do not count beside readable ones."""
     for status in ("correct", "ungradable", "wrong"):
         for verdict in judged:
-            if verdict.status == status and verdict.reason not in ("unreadable reference", "reference too large"):
+            if verdict.status == status and verdict.reason not in (
+                "unreadable reference",
+                "reference too large",
+            ):
                 return verdict
     return judged[0] if judged else Verdict("ungradable", "unreadable reference", answer)
 
@@ -129,12 +132,16 @@ def _same_string(answer: str, reference: str, readings: Sequence[Shape]) -> bool
     if not any(char.isalnum() for char in reference):
         return False
     try:
-        return tidy(answer) == tidy(reference) or (isinstance(readings[0], Raw) and read(answer) == tuple(readings))
+        return tidy(answer) == tidy(reference) or (
+            isinstance(readings[0], Raw) and read(answer) == tuple(readings)
+        )
     except Unreadable:
         return False
 
 
-def _judge_readings(answer: str, wanted: Sequence[Shape], found: Sequence[Shape], symbolic: SymbolicLayer | None) -> Verdict:
+def _judge_readings(
+    answer: str, wanted: Sequence[Shape], found: Sequence[Shape], symbolic: SymbolicLayer | None
+) -> Verdict:
     """Compare every reading of the reference with every reading of the answer."""
     if not set(wanted).isdisjoint(found):
         return Verdict("correct", "string", answer)
@@ -165,7 +172,9 @@ def _oversized(readings: Sequence[Shape]) -> bool:
     return False
 
 
-def _judge_notation(answer: str, reference: str, readings: Sequence[Shape], symbolic: SymbolicLayer | None) -> Verdict:
+def _judge_notation(
+    answer: str, reference: str, readings: Sequence[Shape], symbolic: SymbolicLayer | None
+) -> Verdict:
     """Compare a pair of which one side is in notation that only math-verify reads."""
     supported = is_supported(reference, answer)
     if supported and symbolic is None:
@@ -174,7 +183,11 @@ def _judge_notation(answer: str, reference: str, readings: Sequence[Shape], symb
     if equal is None:
         # A reference that can be read is not at fault, whatever notation the answer drags it into.
         unreadable = isinstance(readings[0], Raw) and (supported or not is_set_algebra(reference))
-        return Verdict("ungradable", "unreadable reference", answer) if unreadable else Verdict("wrong", "unreadable answer", answer)
+        return (
+            Verdict("ungradable", "unreadable reference", answer)
+            if unreadable
+            else Verdict("wrong", "unreadable answer", answer)
+        )
     return Verdict("correct", "symbolic", answer) if equal else Verdict("wrong", "different", answer)
 
 

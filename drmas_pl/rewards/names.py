@@ -72,4 +72,11 @@ def spell(token: Token) -> list[Token]:
         return [token]
     bare = token.value[1:]
     canonical = _ALIASES.get(bare, bare)
-    return [Token("name", canonical if canonical in FUNCTIONS | CONSTANTS and len(bare) > 1 and bare != "sqrt" else token.value)]
+    return [
+        Token(
+            "name",
+            canonical
+            if canonical in FUNCTIONS | CONSTANTS and len(bare) > 1 and bare != "sqrt"
+            else token.value,
+        )
+    ]

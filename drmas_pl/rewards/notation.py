@@ -19,14 +19,18 @@ from drmas_pl.rewards.latex import Unreadable, tidy
 MAX_CHARACTERS: Final = 300
 _SETS = re.compile(r"\\(?:setminus|backslash|cap|mathbb)(?![A-Za-z])")
 _CALCULUS = re.compile(r"\\(?:int|iint|oint|sum|prod|lim)(?![A-Za-z])")
-_HEAVY = re.compile(r"\\text|\d{7,}|!|\^\s*\{?\s*[-+]?\d{3,}|\^\s*\{[^{}]*\^|\^\s*\{[^{}]*\{|\^[^{}^]{0,20}\^")
+_HEAVY = re.compile(
+    r"\\text|\d{7,}|!|\^\s*\{?\s*[-+]?\d{3,}|\^\s*\{[^{}]*\^|\^\s*\{[^{}]*\{|\^[^{}^]{0,20}\^"
+)
 
 _INNER = r"[^()\[\]{}<>=]*(?:\{[^{}]*\}[^()\[\]{}<>=]*)*"
 _SET = (
     rf"(?:[(\[]{_INNER}[)\]]|\\\{{[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)*\\\}}"
     r"|\\mathbb\s*\{[A-Z]\}(?:\s*[\^_]\s*(?:\{[^{}]*\}|[+*\d-]))?|\\emptyset)"
 )
-_SET_EXPRESSION = re.compile(rf"(?:[A-Za-z]\s*\\in\s*)?{_SET}(?:\s*(?:\\setminus|\\backslash|\\cap|\\cup|-)\s*{_SET})*")
+_SET_EXPRESSION = re.compile(
+    rf"(?:[A-Za-z]\s*\\in\s*)?{_SET}(?:\s*(?:\\setminus|\\backslash|\\cap|\\cup|-)\s*{_SET})*"
+)
 _BOUND = re.compile(r"[A-Za-z]\s*(?:<|>|\\le|\\ge|\\ne)\s*[^,;=<>()\[\]]+")
 _FORMULA = re.compile(r"[^,;=<>!%'`\"&?:|]+")
 
@@ -97,7 +101,8 @@ def same_notation(reference: str, answer: str) -> bool | None:
     if found is None:
         return False
     return all(
-        verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None) for gold, target in ((wanted, found), (found, wanted))
+        verify(gold, target, allow_set_relation_comp=True, timeout_seconds=None)
+        for gold, target in ((wanted, found), (found, wanted))
     )
 
 
@@ -112,7 +117,9 @@ def _parse(text: str) -> Any | None:
     except Unreadable:
         return None
     config = LatexExtractionConfig(boxed_match_priority=-1)
-    parsed = parse(f"${plain}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
+    parsed = parse(
+        f"${plain}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None
+    )
     if len(parsed) != 1:
         return None
     # Intersections and differences come unevaluated.

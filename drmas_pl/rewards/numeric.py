@@ -194,7 +194,9 @@ def _binomial(upper: Fraction, lower: Fraction) -> Fraction | None:
     if upper.denominator != 1 or lower.denominator != 1 or upper < 0 or lower < 0:
         return None
     shorter = max(0, min(lower.numerator, upper.numerator - lower.numerator))
-    _refuse_above(float(min(shorter, 10**12)) * max(1.0, math.log2(upper.numerator + 1) - math.log2(shorter + 1) + 1.5))
+    _refuse_above(
+        float(min(shorter, 10**12)) * max(1.0, math.log2(upper.numerator + 1) - math.log2(shorter + 1) + 1.5)
+    )
     return Fraction(math.comb(upper.numerator, lower.numerator))
 
 

@@ -88,7 +88,9 @@ class GraderPool:
             EnvironmentFault: See ``grade``.
         """
         if len(texts) != len(references):
-            raise ValueError(f"references must have one entry per text, got {len(references)} for {len(texts)} texts")
+            raise ValueError(
+                f"references must have one entry per text, got {len(references)} for {len(texts)} texts"
+            )
         futures = [self.submit(text, wanted) for text, wanted in zip(texts, references, strict=True)]
         return [future.result() for future in futures]
 

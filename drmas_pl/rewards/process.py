@@ -96,7 +96,9 @@ class WorkerProcess:
                 break
             assert greeting == READY
             return process
-        raise EnvironmentFault(f"a grading process did not start; run `{sys.executable} -m {_MODULE}` to see why")
+        raise EnvironmentFault(
+            f"a grading process did not start; run `{sys.executable} -m {_MODULE}` to see why"
+        )
 
     def _launch(self) -> subprocess.Popen[bytes]:
         """Start a process, unless retired."""

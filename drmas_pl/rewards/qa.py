@@ -28,12 +28,16 @@ _VARIANTS: Final = {
     **{
         ord(char): f" {pair[0]}/{pair[1]}"
         for char, pair in zip(
-            "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", ["12", "13", "23", "14", "34", "15", "25", "35", "45", "16", "56", "18", "38", "58", "78"], strict=True
+            "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
+            ["12", "13", "23", "14", "34", "15", "25", "35", "45", "16", "56", "18", "38", "58", "78"],
+            strict=True,
         )
     },
     **dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"), None),
 }
-_FOLDED: Final = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h"})
+_FOLDED: Final = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h"}
+)
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _NOISE = re.compile(
     r"""(?<!\d)\.(?!\d)|(?<=\d)\.(?!\d)|(?<=[^\W\d])\.(?=\d)   # a dot that is no decimal point
@@ -88,7 +92,9 @@ def exact_match(prediction: str, golds: str | Sequence[str], *, fold_accents: bo
         (1.0, 0.0)
     """
     predicted = normalize_answer(prediction, fold_accents=fold_accents)
-    return _best(golds, lambda gold: predicted != "" and predicted == normalize_answer(gold, fold_accents=fold_accents))
+    return _best(
+        golds, lambda gold: predicted != "" and predicted == normalize_answer(gold, fold_accents=fold_accents)
+    )
 
 
 def token_f1(prediction: str, golds: str | Sequence[str], *, fold_accents: bool = False) -> float:
@@ -174,7 +180,9 @@ def _plain(text: str, fold_accents: bool) -> str:
     """Normalise everything but articles."""
     folded = unicodedata.normalize("NFC", text).translate(_VARIANTS).casefold()
     if fold_accents:
-        folded = "".join(char for char in unicodedata.normalize("NFD", folded) if not unicodedata.combining(char)).translate(_FOLDED)
+        folded = "".join(
+            char for char in unicodedata.normalize("NFD", folded) if not unicodedata.combining(char)
+        ).translate(_FOLDED)
     folded = unicodedata.normalize("NFC", folded)
     joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), folded).replace("%", " percent ")
     bare = " ".join(joined.split())

@@ -30,7 +30,9 @@ def read_words(tokens: Sequence[Token]) -> Words | None:
         >>> read_words([Token("letters", "x")]) is None
         True
     """
-    if any(token.kind not in ("letters", "text") and token.value not in _WORD_SIGNS for token in tokens) or not _has_word(tokens):
+    if any(
+        token.kind not in ("letters", "text") and token.value not in _WORD_SIGNS for token in tokens
+    ) or not _has_word(tokens):
         return None
     if tokens[0].value == "-":
         return None
@@ -70,7 +72,10 @@ def read_quantity(tokens: Sequence[Token]) -> Value | Words:
 
 def _has_word(tokens: Sequence[Token]) -> bool:
     """Tell whether any run of letters is a word rather than a symbol or a known name."""
-    return any(token.kind in ("letters", "text") and len(token.value.strip()) > 1 and not known_name(token.value) for token in tokens)
+    return any(
+        token.kind in ("letters", "text") and len(token.value.strip()) > 1 and not known_name(token.value)
+        for token in tokens
+    )
 
 
 def _spelled(tokens: Sequence[Token]) -> str:
@@ -85,9 +90,15 @@ def _detach_unit(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
         tokens = [*tokens[1:], tokens[0]]
     formula = [token for token in tokens if token.value != r"\$"]
     unit = "dollar" if len(formula) < len(tokens) else None
-    if len(formula) > 2 and formula[-2].value == r"\degree" and (scale := _SCALES.get(formula[-1].value.strip().lower())):
+    if (
+        len(formula) > 2
+        and formula[-2].value == r"\degree"
+        and (scale := _SCALES.get(formula[-1].value.strip().lower()))
+    ):
         return formula[:-2], scale
-    start = next((index for index, token in enumerate(formula) if index and _is_unit_token(token)), len(formula))
+    start = next(
+        (index for index, token in enumerate(formula) if index and _is_unit_token(token)), len(formula)
+    )
     formula, tail = formula[:start], formula[start:]
     if tail and (power := read_multiplier(tail[0].value)) is not None:
         formula += [Token("op", "*"), Token("number", str(10**power))]
@@ -108,7 +119,9 @@ def _is_unit_token(token: Token) -> bool:
     if token.kind == "text":
         return True
     return (
-        token.kind == "letters" and (is_unit_word(token.value) or read_multiplier(token.value) is not None) and not known_name(token.value)
+        token.kind == "letters"
+        and (is_unit_word(token.value) or read_multiplier(token.value) is not None)
+        and not known_name(token.value)
     )
 
 

@@ -90,7 +90,7 @@ def _read_text(text: str, thousands: bool, scientific: bool, level: int = 0) -> 
     return _shape(tokens)
 
 
-def _shape(tokens: Sequence[Token]) -> Shape:
+def _shape(tokens: Sequence[Token]) -> Shape:  # noqa: C901 - one step per layer of notation
     """Read tokens from the outside in: alternatives, signs, relations, brackets, and at last a formula or words."""
     tokens = peel(tokens)
     if not tokens:
@@ -140,7 +140,9 @@ def _listed(items: Sequence[Shape], tokens: Sequence[Token]) -> Shape:
 def _union(items: Sequence[Shape]) -> Collection:
     """Unite sets; finite ones are poured together."""
     braced = all(isinstance(item, Collection) and item.braced for item in items)
-    return _collect([Collection(item.items) if isinstance(item, Collection) else item for item in items], braced=braced)
+    return _collect(
+        [Collection(item.items) if isinstance(item, Collection) else item for item in items], braced=braced
+    )
 
 
 def _ratio(parts: Sequence[Node]) -> Shape:
@@ -148,15 +150,24 @@ def _ratio(parts: Sequence[Node]) -> Shape:
     first, *others = parts
     if len(others) == 1:
         return Value(Apply("mul", (first, Apply("inv", (others[0],)))))
-    return Bracketed("ratio", "ratio", tuple(Value(Apply("mul", (other, Apply("inv", (first,))))) for other in others))
+    return Bracketed(
+        "ratio", "ratio", tuple(Value(Apply("mul", (other, Apply("inv", (first,))))) for other in others)
+    )
 
 
 def _is_labelled_point(tokens: Sequence[Token]) -> bool:
     """Tell whether a capital letter stands before coordinates: ``P(1, 2)``."""
-    if len(tokens) < 4 or tokens[0].kind != "letters" or len(tokens[0].value) > 1 or not tokens[0].value.isupper():
+    if (
+        len(tokens) < 4
+        or tokens[0].kind != "letters"
+        or len(tokens[0].value) > 1
+        or not tokens[0].value.isupper()
+    ):
         return False
     return (
-        tokens[1].value == "(" and partner(tokens[1:]) == len(tokens) - 2 and len(split(tokens[2:-1], lambda token: token.value == ",")) > 1
+        tokens[1].value == "("
+        and partner(tokens[1:]) == len(tokens) - 2
+        and len(split(tokens[2:-1], lambda token: token.value == ",")) > 1
     )
 
 
@@ -181,6 +192,12 @@ def _bracketed(tokens: Sequence[Token]) -> Shape:
     items = tuple(_shape(part) for part in split(inner, lambda token: token.value in (",", ";")))
     if len(items) == 1 and (opener, closer) == ("(", ")"):
         return items[0]
-    if len(items) > 1 and all(isinstance(item, Bracketed) and (item.opener, item.closer) == ("[", "]") for item in items):
-        return Bracketed("matrix", "matrix", tuple(Bracketed("row", "row", item.items) for item in items if isinstance(item, Bracketed)))
+    if len(items) > 1 and all(
+        isinstance(item, Bracketed) and (item.opener, item.closer) == ("[", "]") for item in items
+    ):
+        return Bracketed(
+            "matrix",
+            "matrix",
+            tuple(Bracketed("row", "row", item.items) for item in items if isinstance(item, Bracketed)),
+        )
     return interval(opener, closer, items)

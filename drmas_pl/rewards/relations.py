@@ -126,7 +126,9 @@ def _is_elementary(node: Node) -> bool:
 
 def _compact(tokens: Sequence[Token]) -> str:
     """Write tokens without white space."""
-    return "".join(rf"\text{token.value}" if token.kind == "text" else token.value for token in peel(tokens)).replace(" ", "")
+    return "".join(
+        rf"\text{token.value}" if token.kind == "text" else token.value for token in peel(tokens)
+    ).replace(" ", "")
 
 
 def _name(tokens: Sequence[Token]) -> str | None:
@@ -134,15 +136,24 @@ def _name(tokens: Sequence[Token]) -> str | None:
     compact = _compact(tokens).removeprefix(r"\text")
     if _NAMES.fullmatch(compact) is None:
         return None
-    return None if known_name(compact.lstrip("\\")) else compact.replace("{", "").replace("}", "").lstrip("\\")
+    return (
+        None if known_name(compact.lstrip("\\")) else compact.replace("{", "").replace("}", "").lstrip("\\")
+    )
 
 
 def _inequality(nodes: Sequence[Node], orders: Sequence[Order]) -> Shape:
     """Read ``a < x < b`` and what can be brought into that form as an interval, and anything else as relations between neighbours."""
-    relations = [Relation(order, subtract(right, left)) for left, right, order in zip(nodes, nodes[1:], orders, strict=False)]
+    relations = [
+        Relation(order, subtract(right, left))
+        for left, right, order in zip(nodes, nodes[1:], orders, strict=False)
+    ]
     relation = relations[0] if len(relations) == 1 else None
     if "!=" not in orders:
-        found = _absolute(nodes, orders, relation) or _isolated(nodes, orders, relation) or _linear(relations, relation)
+        found = (
+            _absolute(nodes, orders, relation)
+            or _isolated(nodes, orders, relation)
+            or _linear(relations, relation)
+        )
         if found is not None:
             return found
     return relation or Collection(tuple(relations))
@@ -170,12 +181,17 @@ def _absolute(nodes: Sequence[Node], orders: Sequence[Order], relation: Relation
     if len(nodes) != 2:
         return None
     for inner, bound, is_upper in ((nodes[0], nodes[1], True), (nodes[1], nodes[0], False)):
-        if not (isinstance(inner, Apply) and inner.op == "abs" and free_symbols(inner) and not free_symbols(bound)):
+        if not (
+            isinstance(inner, Apply) and inner.op == "abs" and free_symbols(inner) and not free_symbols(bound)
+        ):
             continue
         if is_upper:
             found = _inequality([negate(bound), inner.args[0], bound], [orders[0], orders[0]])
             return found if isinstance(found, Bracketed) else None
-        sides = (_inequality([inner.args[0], negate(bound)], orders), _inequality([bound, inner.args[0]], orders))
+        sides = (
+            _inequality([inner.args[0], negate(bound)], orders),
+            _inequality([bound, inner.args[0]], orders),
+        )
         return Collection(sides) if all(isinstance(side, Bracketed) for side in sides) else None
     return None
 
@@ -200,5 +216,10 @@ def _linear(relations: Sequence[Relation], relation: Relation | None) -> Shape |
             high = (bound, is_open)
     if low is not None and high is not None and (low[0], low[1] or high[1]) >= (high[0], True):
         return Collection((), braced=True)
-    ends = Value(negate(INFINITY) if low is None else Number(low[0])), Value(INFINITY if high is None else Number(high[0]))
-    return interval("(" if low is None or low[1] else "[", ")" if high is None or high[1] else "]", ends, name, relation)
+    ends = (
+        Value(negate(INFINITY) if low is None else Number(low[0])),
+        Value(INFINITY if high is None else Number(high[0])),
+    )
+    return interval(
+        "(" if low is None or low[1] else "[", ")" if high is None or high[1] else "]", ends, name, relation
+    )

@@ -57,8 +57,12 @@ def _combined(op: str, bits: list[float], args: tuple[Node, ...]) -> float:
         return math.fsum(bits)
     if op == "pow":
         exponent = exact_value(args[1])
-        return bits[0] * (_two_to(bits[1]) if exponent is None else max(1.0, float(min(abs(exponent), Fraction(10**12)))))
-    if op in ("exp", "factorial", "double_factorial", "sinh", "cosh") or (op in _CIRCULAR and not _is_surely_real(args[0])):
+        return bits[0] * (
+            _two_to(bits[1]) if exponent is None else max(1.0, float(min(abs(exponent), Fraction(10**12))))
+        )
+    if op in ("exp", "factorial", "double_factorial", "sinh", "cosh") or (
+        op in _CIRCULAR and not _is_surely_real(args[0])
+    ):
         return 1.5 * _two_to(bits[0]) * (max(bits[0], 1.0) if "factorial" in op else 1.0)
     if op == "binomial":
         return _two_to(bits[0])

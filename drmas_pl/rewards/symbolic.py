@@ -124,7 +124,9 @@ def _points(reference: Node, answer: Node) -> list[dict[str, Fraction]]:
     def draw(name: str) -> Fraction:
         if name in counting:
             return Fraction(generator.randint(2, LARGEST_INTEGER_SAMPLE))
-        return Fraction(generator.randint(_DENOMINATOR // 3, LARGEST_REAL_SAMPLE * _DENOMINATOR), _DENOMINATOR)
+        return Fraction(
+            generator.randint(_DENOMINATOR // 3, LARGEST_REAL_SAMPLE * _DENOMINATOR), _DENOMINATOR
+        )
 
     return [{name: draw(name) for name in names} for _ in range(ATTEMPTS)]
 

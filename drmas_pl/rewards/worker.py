@@ -45,7 +45,10 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     for line in requests:
         text, references, timeout = json.loads(line)
         answer = extract_answer(text).answer or ""
-        if any(is_supported(reference, answer) for reference in ([references] if isinstance(references, str) else references)):
+        if any(
+            is_supported(reference, answer)
+            for reference in ([references] if isinstance(references, str) else references)
+        ):
             preload()
         _reply(replies, RUNNING)
         with _self_destruct(timeout):

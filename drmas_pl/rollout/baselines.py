@@ -47,7 +47,9 @@ class LeaveOneOut(AdvantageEstimator):
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
         entry = table.trajectory if self.unit == "trajectory" else None
-        return leave_one_out(table.score, table.scope(self.scope), entry=entry, agent=table.agent, singleton=self.singleton)
+        return leave_one_out(
+            table.score, table.scope(self.scope), entry=entry, agent=table.agent, singleton=self.singleton
+        )
 
 
 @dataclass(frozen=True)
@@ -139,16 +141,27 @@ class RoleBaseline(AdvantageEstimator):
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages and move the baselines."""
-        labels = [f"{source}/{table.names[agent]}" for source, agent in zip(table.sources, table.agent.tolist(), strict=True)]
-        key = torch.tensor([self._keys.setdefault(label, len(self._keys)) for label in labels], dtype=torch.int64)
+        labels = [
+            f"{source}/{table.names[agent]}"
+            for source, agent in zip(table.sources, table.agent.tolist(), strict=True)
+        ]
+        key = torch.tensor(
+            [self._keys.setdefault(label, len(self._keys)) for label in labels], dtype=torch.int64
+        )
         advantage, self._baseline = self._baseline.advantage(table.score, key, entry=table.trajectory)
         return advantage
 
     def state_dict(self) -> dict[str, Any]:
         """Return the baselines by ``source/agent``."""
-        return {label: float(self._baseline.mean[place]) for label, place in self._keys.items() if place < self._baseline.mean.numel()}
+        return {
+            label: float(self._baseline.mean[place])
+            for label, place in self._keys.items()
+            if place < self._baseline.mean.numel()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over baselines."""
         self._keys = {label: place for place, label in enumerate(state)}
-        self._baseline = RunningBaseline(torch.tensor(list(state.values()), dtype=torch.float64), self._baseline.decay)
+        self._baseline = RunningBaseline(
+            torch.tensor(list(state.values()), dtype=torch.float64), self._baseline.decay
+        )

@@ -34,25 +34,46 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
     by_token = advantage if isinstance(advantage, TokenAdvantages) else None
     values = (advantage.row if isinstance(advantage, TokenAdvantages) else advantage).tolist()
     if len(values) != len(table) or not all(abs(value) < float("inf") for value in values):
-        raise BatchError(f"expected {len(table)} finite advantages, got {len(values)} of which some may be NaN or infinite")
+        raise BatchError(
+            f"expected {len(table)} finite advantages, got {len(values)} of which some may be NaN or infinite"
+        )
     merged: dict[tuple[object, ...], Row] = {}
     for place in table.trained.nonzero().flatten().tolist():
         turn, value = table.turns[place], values[place]
         if len(turn.response_ids) != len(turn.logprobs):
-            raise BatchError(f"agent {turn.agent!r} sampled {len(turn.response_ids)} ids but has {len(turn.logprobs)} log-probs")
-        tokens = None if by_token is None else tuple(by_token.advantage[place, : len(turn.response_ids)].tolist())
+            raise BatchError(
+                f"agent {turn.agent!r} sampled {len(turn.response_ids)} ids but has {len(turn.logprobs)} log-probs"
+            )
+        tokens = (
+            None if by_token is None else tuple(by_token.advantage[place, : len(turn.response_ids)].tolist())
+        )
         ids = turn.prompt_ids, turn.response_ids
-        new = Row(turn.agent, *ids, turn.logprobs, value, token_advantage=tokens, weights_version=turn.weights_version)
-        key = (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0) if by_token is None else (place,)
+        new = Row(
+            turn.agent,
+            *ids,
+            turn.logprobs,
+            value,
+            token_advantage=tokens,
+            weights_version=turn.weights_version,
+        )
+        key = (
+            (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0)
+            if by_token is None
+            else (place,)
+        )
         row = merged.get(key)
-        merged[key] = new if row is None else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
+        merged[key] = (
+            new if row is None else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
+        )
     rows: dict[str, list[Row]] = {}
     for row in merged.values():
         rows.setdefault(row.agent, []).append(row)
     return rows
 
 
-def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]) -> None:
+def check_collection(
+    trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]
+) -> None:
     """Assert what every training collection must satisfy.
 
     Args:
@@ -67,10 +88,16 @@ def check_collection(trajectories: Sequence[Trajectory], *, samples: int, versio
     for trajectory in trajectories:
         counts[trajectory.task.id] = counts.get(trajectory.task.id, 0) + 1
         if not abs(trajectory.reward) < float("inf"):
-            raise BatchError(f"task {trajectory.task.id!r} was rewarded with {trajectory.reward}; rewards must be finite")
+            raise BatchError(
+                f"task {trajectory.task.id!r} was rewarded with {trajectory.reward}; rewards must be finite"
+            )
         for turn in trajectory.turns:
             if turn.weights_version != versions[turn.agent]:
-                raise BatchError(f"agent {turn.agent!r} spoke with weights {turn.weights_version}, expected version {versions[turn.agent]}")
+                raise BatchError(
+                    f"agent {turn.agent!r} spoke with weights {turn.weights_version}, expected version {versions[turn.agent]}"
+                )
     wrong = {task: count for task, count in counts.items() if count % samples}
     if wrong:
-        raise BatchError(f"every task needs {samples} samples, but {len(wrong)} tasks differ, for example {next(iter(wrong.items()))}")
+        raise BatchError(
+            f"every task needs {samples} samples, but {len(wrong)} tasks differ, for example {next(iter(wrong.items()))}"
+        )

@@ -78,7 +78,9 @@ class Collector:
     ) -> None:
         missing = [name for name in team.possible_agents if name not in agents]
         if missing:
-            raise ValueError(f"the team {type(team).__name__} needs agents {missing}, got {sorted(agents)}; add them to agents.roles")
+            raise ValueError(
+                f"the team {type(team).__name__} needs agents {missing}, got {sorted(agents)}; add them to agents.roles"
+            )
         self.team = team
         self.agents = dict(agents)
         self.max_calls = max_calls
@@ -114,7 +116,12 @@ class Collector:
             raise BatchError(f"expected {len(tasks)} x {phase.samples} trajectories, got {len(trajectories)}")
         failed = [trajectory for trajectory in trajectories if trajectory.failed]
         if failed:
-            log.warning("%d of %d trajectories failed; first cause: %s", len(failed), len(trajectories), failed[0].cause)
+            log.warning(
+                "%d of %d trajectories failed; first cause: %s",
+                len(failed),
+                len(trajectories),
+                failed[0].cause,
+            )
         if len(failed) > self.max_failed_share * len(trajectories):
             raise TrainingStopped(
                 f"{len(failed)} of {len(trajectories)} trajectories failed, more than max_failed_share={self.max_failed_share} allows; "
@@ -179,7 +186,9 @@ class _Session:
                 return await self.attempt(task, sample, attempt)
             except (TrainingStopped, GroupLost):
                 raise
-            except Exception as error:  # isolation: whatever environment or team code raises must cost one trajectory only
+            except (
+                Exception
+            ) as error:  # isolation: whatever environment or team code raises must cost one trajectory only
                 cause = f"{type(error).__name__}: {error}"
                 log.debug("task %s sample %d attempt %d failed", task.id, sample, attempt, exc_info=True)
         return Trajectory(task, sample, (), 0.0, "failed", cause=cause)
@@ -192,8 +201,16 @@ class _Session:
         counts: dict[str, int] = {}
         reward, terminated, info = 0.0, False, {}
         while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
-            spoken = await self.speak(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
-            turn = replace(spoken, index=len(turns), agent_index=counts.get(name, 0), step=team.turn, observation=observation)
+            spoken = await self.speak(
+                team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns))
+            )
+            turn = replace(
+                spoken,
+                index=len(turns),
+                agent_index=counts.get(name, 0),
+                step=team.turn,
+                observation=observation,
+            )
             told, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
             observation = told if team.turn > turn.step else observation
             turns.append(replace(turn, reward=gained, local_reward=float(info.get("local_reward", 0.0))))
@@ -202,7 +219,15 @@ class _Session:
         if not math.isfinite(reward + sum(turn.local_reward for turn in turns)):
             raise EnvironmentFault(f"the reward is {reward}; environments must give finite numbers")
         success = bool(info.get("success", False)) and terminated
-        return Trajectory(task, sample, tuple(turns), reward, "terminated" if terminated else "truncated", success, info.get("metrics", {}))
+        return Trajectory(
+            task,
+            sample,
+            tuple(turns),
+            reward,
+            "terminated" if terminated else "truncated",
+            success,
+            info.get("metrics", {}),
+        )
 
     async def speak(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> Turn:
         """Have one agent sample its utterance."""
@@ -211,7 +236,9 @@ class _Session:
         sampling = self.sampling(agent)
         completion = await self.generate(name, GenerationRequest(prompt.ids, sampling, seed, order))
         if completion.finish_reason == "abort":
-            raise EngineError(f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why")
+            raise EngineError(
+                f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
+            )
         text = agent.decode(completion.token_ids)
         return Turn(
             agent=name,

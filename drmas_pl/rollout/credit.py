@@ -70,7 +70,9 @@ class ReturnToGo:
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float64."""
         team = return_to_go(table.reward, table.trajectory, table.index, gamma=self.gamma)
-        own = return_to_go(table.local, group_ids(table.trajectory, table.agent), table.index, gamma=self.gamma)
+        own = return_to_go(
+            table.local, group_ids(table.trajectory, table.agent), table.index, gamma=self.gamma
+        )
         return (team + own).to(torch.float64)
 
 
@@ -94,8 +96,12 @@ class TeamFuture:
         """Return (N,) float64."""
         # the team reward of a step belongs to everybody who spoke in it, not to the last one alone
         cell = group_ids(table.trajectory, table.step)
-        paid = torch.zeros(int(cell.max()) + 1 if len(table) else 0, dtype=torch.float64).index_add_(0, cell, table.reward)
-        return discounted_team_future(paid[cell] + table.local, table.trajectory, table.step, gamma=self.gamma).to(torch.float64)
+        paid = torch.zeros(int(cell.max()) + 1 if len(table) else 0, dtype=torch.float64).index_add_(
+            0, cell, table.reward
+        )
+        return discounted_team_future(
+            paid[cell] + table.local, table.trajectory, table.step, gamma=self.gamma
+        ).to(torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,9 @@ class ZeroSum:
 
     def __post_init__(self) -> None:
         if isinstance(self.critics, str) or not self.critics:
-            raise ValueError(f"critics must list at least one agent, got {self.critics!r}; write [verifier] for example")
+            raise ValueError(
+                f"critics must list at least one agent, got {self.critics!r}; write [verifier] for example"
+            )
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float64."""
@@ -124,5 +132,7 @@ class ZeroSum:
         if unknown:
             raise ValueError(f"critics must name agents out of {list(table.names)}, got {unknown}")
         solver, critic = zero_sum_split(table.team)
-        against = torch.tensor([table.names[place] in self.critics for place in table.agent.tolist()], dtype=torch.bool)
+        against = torch.tensor(
+            [table.names[place] in self.critics for place in table.agent.tolist()], dtype=torch.bool
+        )
         return torch.where(against, critic, solver) + table.local

@@ -130,11 +130,23 @@ class GroupNormalizer(AdvantageEstimator):
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
         mean_group = table.scope(self.mean_scope)
-        std_group = None if self.std_scope is None else (mean_group if self.std_scope == self.mean_scope else table.scope(self.std_scope))
+        std_group = (
+            None
+            if self.std_scope is None
+            else (mean_group if self.std_scope == self.mean_scope else table.scope(self.std_scope))
+        )
         entry = table.trajectory if self.unit == "trajectory" else None
         return self._normalize(table.score, mean_group, std_group, agent=table.agent, entry=entry)
 
-    def _normalize(self, score: Tensor, mean_group: Tensor, std_group: Tensor | None, *, agent: Tensor, entry: Tensor | None) -> Tensor:
+    def _normalize(
+        self,
+        score: Tensor,
+        mean_group: Tensor,
+        std_group: Tensor | None,
+        *,
+        agent: Tensor,
+        entry: Tensor | None,
+    ) -> Tensor:
         return group_normalize(
             score,
             mean_group,

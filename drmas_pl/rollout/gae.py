@@ -69,10 +69,16 @@ class GaeEstimator(AdvantageEstimator):
         lengths = [len(row) for row in values]
         mask = torch.arange(max(lengths, default=0)) < torch.tensor(lengths, dtype=torch.int64)[:, None]
         advantage, returns = torch.zeros(mask.shape), torch.zeros(mask.shape)
-        chains = [(row,) for row, length in enumerate(lengths) if length] if self.chain == "turn" else _agent_chains(table, lengths)
+        chains = (
+            [(row,) for row, length in enumerate(lengths) if length]
+            if self.chain == "turn"
+            else _agent_chains(table, lengths)
+        )
         paid = table.score.tolist() if self.chain == "turn" else _paid(table, lengths)
         if chains:
-            reward = _padded([[[0.0] * (lengths[row] - 1) + [paid[row]] for row in chain] for chain in chains])
+            reward = _padded(
+                [[[0.0] * (lengths[row] - 1) + [paid[row]] for row in chain] for chain in chains]
+            )
             value = _padded([[values[row] for row in chain] for chain in chains])
             known = _padded([[[1.0] * lengths[row] for row in chain] for chain in chains]) > 0
             found = generalized_advantage(reward, value, known, gamma=self.gamma, lam=self.lam)
@@ -98,11 +104,17 @@ class GaeEstimator(AdvantageEstimator):
 def _judged(table: TurnTable) -> list[TokenValues]:
     """Return the values of each row, none for those that are not trained or that no critic judged."""
     if table.values is None:
-        raise ValueError("GaeEstimator needs the values of a critic in table.values, got none; train with critic=value_head")
-    values = [row if trained else () for row, trained in zip(table.values, table.trained.tolist(), strict=True)]
+        raise ValueError(
+            "GaeEstimator needs the values of a critic in table.values, got none; train with critic=value_head"
+        )
+    values = [
+        row if trained else () for row, trained in zip(table.values, table.trained.tolist(), strict=True)
+    ]
     for turn, row in zip(table.turns, values, strict=True):
         if len(row) not in (0, len(turn.response_ids)):
-            raise ValueError(f"agent {turn.agent!r} sampled {len(turn.response_ids)} tokens but has {len(row)} values; give one per token")
+            raise ValueError(
+                f"agent {turn.agent!r} sampled {len(turn.response_ids)} tokens but has {len(row)} values; give one per token"
+            )
     return values
 
 
@@ -139,9 +151,15 @@ def _paid(table: TurnTable, lengths: list[int]) -> list[float]:
 
 def _in_time(table: TurnTable) -> list[int]:
     """Return the rows in the order of their trajectories, and within one in the order in which they were spoken."""
-    return sorted(range(len(table)), key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__)
+    return sorted(
+        range(len(table)),
+        key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__,
+    )
 
 
 def _padded(chains: Sequence[Sequence[Sequence[float]]]) -> Tensor:
     """Return (C, L) float64: the numbers of each chain's rows one behind the other, then zeros."""
-    return pad_sequence([torch.tensor([x for row in rows for x in row], dtype=torch.float64) for rows in chains], batch_first=True)
+    return pad_sequence(
+        [torch.tensor([x for row in rows for x in row], dtype=torch.float64) for rows in chains],
+        batch_first=True,
+    )

@@ -61,7 +61,9 @@ class Gigpo(AdvantageEstimator):
         group = table.scope(self.scope)
         scaled = group if self.mode == "mean_std_norm" else None
         episode = group_normalize(table.score, group, scaled, entry=table.trajectory, eps=self.eps)
-        return episode + self.weight * gigpo_step(self._returns(table), group, self._states(table), mode=self.mode, eps=self.eps)
+        return episode + self.weight * gigpo_step(
+            self._returns(table), group, self._states(table), mode=self.mode, eps=self.eps
+        )
 
     def _returns(self, table: TurnTable) -> Tensor:
         """Team return from the row's environment step on, with the row's own penalty; NaN where not trained."""

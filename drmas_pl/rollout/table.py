@@ -99,10 +99,14 @@ class TurnTable:
 def check_scope(names: Sequence[str]) -> None:
     """Raise ValueError unless ``names`` is a list of one or more column names."""
     if isinstance(names, str) or not names or any(name not in get_args(Scope) for name in names):
-        raise ValueError(f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example")
+        raise ValueError(
+            f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example"
+        )
 
 
-def build_table(trajectories: Sequence[Trajectory], agents: Mapping[str, Agent], *, credit: CreditRule | None = None) -> TurnTable:
+def build_table(
+    trajectories: Sequence[Trajectory], agents: Mapping[str, Agent], *, credit: CreditRule | None = None
+) -> TurnTable:
     """Lay out every turn of every trajectory that did not fail.
 
     Args:
@@ -110,7 +114,12 @@ def build_table(trajectories: Sequence[Trajectory], agents: Mapping[str, Agent],
         agents: Agents by name; they turn what a turn is credited with into its score.
         credit: What each turn is credited with; by default the team's reward and its own local one.
     """
-    used = [(turn, trajectory) for trajectory in trajectories if not trajectory.failed for turn in trajectory.turns]
+    used = [
+        (turn, trajectory)
+        for trajectory in trajectories
+        if not trajectory.failed
+        for turn in trajectory.turns
+    ]
     names = tuple(sorted(agents))
     place = {name: position for position, name in enumerate(names)}
     tasks = tuple(trajectory.task.id for _, trajectory in used)

@@ -26,7 +26,9 @@ class Wrapper(AdvantageEstimator):
 
     def __post_init__(self) -> None:
         if self.inner.needs_values:
-            raise ValueError(f"{type(self).__name__} needs one advantage per turn, but {type(self.inner).__name__} gives one per token")
+            raise ValueError(
+                f"{type(self).__name__} needs one advantage per turn, but {type(self.inner).__name__} gives one per token"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the inner estimator's state."""
@@ -63,7 +65,9 @@ class Inherited(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.parents:
-            raise ValueError("parents must name the caller of at least one agent, got none; write {search: verifier} for example")
+            raise ValueError(
+                "parents must name the caller of at least one agent, got none; write {search: verifier} for example"
+            )
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
@@ -76,7 +80,10 @@ class Inherited(Wrapper):
     def _parent_rows(self, table: TurnTable) -> Tensor:
         latest: dict[tuple[int, str], int] = {}
         rows = [-1] * len(table)
-        order = sorted(range(len(table)), key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__)
+        order = sorted(
+            range(len(table)),
+            key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__,
+        )
         trained = table.trained.tolist()
         for row in order:
             name, trajectory = table.turns[row].agent, int(table.trajectory[row])
@@ -103,4 +110,6 @@ class Standardized(Wrapper):
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
         tokens = torch.tensor([len(turn.response_ids) for turn in table.turns], dtype=torch.int64)
-        return standardize_per_task(self.advantages(table), table.data_source, tokens=tokens, valid=table.trained, eps=self.eps)
+        return standardize_per_task(
+            self.advantages(table), table.data_source, tokens=tokens, valid=table.trained, eps=self.eps
+        )

@@ -114,7 +114,11 @@ class AheadPlayer(Player):
 
     def metrics(self, drawn: Drawn) -> dict[str, float]:
         """Add how many updates old the turns are, and for how many seconds they were played while the groups learnt."""
-        return {**super().metrics(drawn), **staleness_metrics(drawn.trajectories, self._newest), "time/overlap": self._overlap}
+        return {
+            **super().metrics(drawn),
+            **staleness_metrics(drawn.trajectories, self._newest),
+            "time/overlap": self._overlap,
+        }
 
     def _begin(self, index: int) -> None:
         with Handover(idle=True) as handover:
@@ -126,7 +130,9 @@ class AheadPlayer(Player):
         self._began = time.perf_counter()
         self._future = self._thread.submit(self._play_timed, mine, self.versions(), index)
 
-    def _play_timed(self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int) -> tuple[Drawn, float]:
+    def _play_timed(
+        self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int
+    ) -> tuple[Drawn, float]:
         return self._play(engines, versions, index), time.perf_counter()
 
 
@@ -180,7 +186,9 @@ def check_groups(groups: Mapping[str, Group], residency: Residency) -> dict[str,
         raise ConfigError(f"{what}, so all engines stay awake; set rollout.residency=all, got {residency}")
     for name, group in groups.items():
         if not isinstance(group, WorkerGroup):
-            raise ConfigError(f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0")
+            raise ConfigError(
+                f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0"
+            )
         if not group.generates_alone:
             raise ConfigError(
                 f"{what}, but the engine of worker group {name!r} uses the weights or the memory of its trainer; use engine=sglang with "

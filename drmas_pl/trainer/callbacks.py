@@ -37,9 +37,13 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
     """
     for callback in callbacks:
         if isinstance(callback, Checkpoint):
-            raise ConfigError(f"{type(callback).__name__} saves one module, a run has several groups; use checkpoint_every and keep_best")
+            raise ConfigError(
+                f"{type(callback).__name__} saves one module, a run has several groups; use checkpoint_every and keep_best"
+            )
         if isinstance(callback, EarlyStopping):
-            raise ConfigError("EarlyStopping needs a stock Trainer; set trainer.should_stop = True in on_validation_end instead")
+            raise ConfigError(
+                "EarlyStopping needs a stock Trainer; set trainer.should_stop = True in on_validation_end instead"
+            )
 
 
 @contextmanager

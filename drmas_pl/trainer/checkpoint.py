@@ -121,7 +121,9 @@ def find_checkpoint(path: str | Path) -> Path:
             for whole in (newest, _aside(newest)):
                 if (whole / MANIFEST).is_file():
                     return whole
-    raise CheckpointError(f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}")
+    raise CheckpointError(
+        f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}"
+    )
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -134,9 +136,13 @@ def read_manifest(path: Path) -> Manifest:
         record = json.loads((path / MANIFEST).read_text())
         manifest = Manifest(**record)
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); choose another one of the run") from error
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read ({error}); choose another one of the run"
+        ) from error
     if manifest.format != FORMAT:
-        raise CheckpointError(f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it")
+        raise CheckpointError(
+            f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it"
+        )
     return manifest
 
 
@@ -174,7 +180,9 @@ def load_checkpoint(
         )
     saved = sorted(folder.name for folder in path.glob("critics/*"))
     if critics is not None and saved != sorted(critics):
-        raise CheckpointError(f"checkpoint {path} has critics {saved}, but this run {sorted(critics)}; use the same critic settings")
+        raise CheckpointError(
+            f"checkpoint {path} has critics {saved}, but this run {sorted(critics)}; use the same critic settings"
+        )
     for name, group in groups.items():
         group.load(path / "groups" / name)
     for name, critic in (critics or {}).items():

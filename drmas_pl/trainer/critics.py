@@ -21,7 +21,9 @@ from drmas_pl.workers.critic import CriticReport
 Critics = Mapping[str, Critic]
 
 
-def check_critics(estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, Group], *, credit: CreditRule | None) -> None:
+def check_critics(
+    estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, Group], *, credit: CreditRule | None
+) -> None:
     """Make sure that every trained agent has a critic exactly if the estimator asks for values.
 
     Args:
@@ -35,18 +37,34 @@ def check_critics(estimator: AdvantageEstimator, critics: Critics, groups: Mappi
     """
     kind = type(estimator).__name__
     if critics and not estimator.needs_values:
-        raise ConfigError(f"critics {sorted(critics)} are configured, but {kind} does not read values; use advantage=gae or critic=none")
+        raise ConfigError(
+            f"critics {sorted(critics)} are configured, but {kind} does not read values; use advantage=gae or critic=none"
+        )
     if not estimator.needs_values:
         return
     judged = [agent for critic in critics.values() for agent in critic.agents]
     twice = sorted({agent for agent in judged if judged.count(agent) > 1})
     if twice:
         raise ConfigError(f"agents {twice} have more than one critic; each agent needs exactly one")
-    alone = sorted(agent for group in groups.values() if group.settings.trainable for agent in group.agents if agent not in judged)
+    alone = sorted(
+        agent
+        for group in groups.values()
+        if group.settings.trainable
+        for agent in group.agents
+        if agent not in judged
+    )
     if alone:
-        raise ConfigError(f"{kind} needs a critic for every trained agent, but {alone} have none; use critic=value_head")
-    if isinstance(estimator, GaeEstimator) and estimator.chain == "agent" and credit not in (None, TeamReward()):
-        raise ConfigError(f"GaeEstimator with chain=agent assigns credit itself, got the rule {credit}; use credit=team credit.alpha=1")
+        raise ConfigError(
+            f"{kind} needs a critic for every trained agent, but {alone} have none; use critic=value_head"
+        )
+    if (
+        isinstance(estimator, GaeEstimator)
+        and estimator.chain == "agent"
+        and credit not in (None, TeamReward())
+    ):
+        raise ConfigError(
+            f"GaeEstimator with chain=agent assigns credit itself, got the rule {credit}; use credit=team credit.alpha=1"
+        )
 
 
 def judged(table: TurnTable, critics: Critics) -> TurnTable:
@@ -61,7 +79,9 @@ def judged(table: TurnTable, critics: Critics) -> TurnTable:
     return replace(table, values=tuple(values))
 
 
-def teach(table: TurnTable, advantage: Tensor | TokenAdvantages, critics: Critics, *, seed: int) -> dict[str, CriticReport]:
+def teach(
+    table: TurnTable, advantage: Tensor | TokenAdvantages, critics: Critics, *, seed: int
+) -> dict[str, CriticReport]:
     """Update every critic towards the returns of its agents' turns.
 
     Args:
@@ -76,7 +96,9 @@ def teach(table: TurnTable, advantage: Tensor | TokenAdvantages, critics: Critic
     reports = {}
     for name, critic in critics.items():
         if not isinstance(advantage, TokenAdvantages):
-            raise ConfigError(f"critic {name!r} needs returns to learn from; let the estimator give TokenAdvantages, not a tensor")
+            raise ConfigError(
+                f"critic {name!r} needs returns to learn from; let the estimator give TokenAdvantages, not a tensor"
+            )
         assert table.values is not None
         rows = []
         for place in _places(table, critic):
@@ -102,7 +124,11 @@ def warmup(critics: Critics) -> int:
 
 def _places(table: TurnTable, critic: Critic) -> list[int]:
     """Return the trained turns of a critic's agents."""
-    return [place for place, trained in enumerate(table.trained.tolist()) if trained and table.turns[place].agent in critic.agents]
+    return [
+        place
+        for place, trained in enumerate(table.trained.tolist())
+        if trained and table.turns[place].agent in critic.agents
+    ]
 
 
 def _row(table: TurnTable, place: int) -> Row:

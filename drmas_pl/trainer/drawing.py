@@ -74,7 +74,10 @@ def draw_and_play(
         tasks, trajectories, kept, draw = (*tasks, *drawn), [*trajectories, *played], kept | found, draw + 1
     if len(kept) < wanted:
         log.warning(
-            "only %d of %d tasks carry signal after %d draws; raise rollout.max_draws or choose other tasks", len(kept), wanted, draw
+            "only %d of %d tasks carry signal after %d draws; raise rollout.max_draws or choose other tasks",
+            len(kept),
+            wanted,
+            draw,
         )
     return Drawn(tasks, trajectories, frozenset(kept), draw)
 
@@ -87,8 +90,15 @@ def save_drawn(folder: Path, drawn: Drawn) -> None:
     """
     write_trajectories(folder / "trajectories.jsonl", drawn.trajectories)
     kept = None if drawn.kept is None else sorted(drawn.kept)
-    record = {"tasks": [task.id for task in drawn.tasks], "kept": kept, "draws": drawn.draws, "versions": dict(drawn.versions)}
-    (folder / "drawn.json").write_text(json.dumps({**record, "trajectories": len(drawn.trajectories)}, indent=1))
+    record = {
+        "tasks": [task.id for task in drawn.tasks],
+        "kept": kept,
+        "draws": drawn.draws,
+        "versions": dict(drawn.versions),
+    }
+    (folder / "drawn.json").write_text(
+        json.dumps({**record, "trajectories": len(drawn.trajectories)}, indent=1)
+    )
 
 
 def load_drawn(folder: Path, tasks: Iterable[Task]) -> Drawn:
@@ -107,9 +117,19 @@ def load_drawn(folder: Path, tasks: Iterable[Task]) -> Drawn:
         read = read_trajectories(folder / "trajectories.jsonl")
         if len(read) != record["trajectories"]:
             raise ValueError(f"{len(read)} of {record['trajectories']} trajectories are there")
-        trajectories = [replace(trajectory, task=known.get(trajectory.task.id, trajectory.task)) for trajectory in read]
+        trajectories = [
+            replace(trajectory, task=known.get(trajectory.task.id, trajectory.task)) for trajectory in read
+        ]
         played = {trajectory.task.id: trajectory.task for trajectory in trajectories}
         kept = None if record["kept"] is None else frozenset(record["kept"])
-        return Drawn(tuple(played[task] for task in record["tasks"]), trajectories, kept, record["draws"], record["versions"])
+        return Drawn(
+            tuple(played[task] for task in record["tasks"]),
+            trajectories,
+            kept,
+            record["draws"],
+            record["versions"],
+        )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
-        raise CheckpointError(f"checkpoint folder {folder} cannot be read ({error}); choose another one of the run") from error
+        raise CheckpointError(
+            f"checkpoint folder {folder} cannot be read ({error}); choose another one of the run"
+        ) from error

@@ -47,7 +47,13 @@ class Evaluation:
 
 
 def evaluate(
-    collector: Collector, tasks: Sequence[Task], engines: Mapping[str, Engine], settings: EvaluationSettings, *, phase: str, seed: int
+    collector: Collector,
+    tasks: Sequence[Task],
+    engines: Mapping[str, Engine],
+    settings: EvaluationSettings,
+    *,
+    phase: str,
+    seed: int,
 ) -> Evaluation:
     """Play every task and score it.
 
@@ -64,7 +70,9 @@ def evaluate(
     """
     if not tasks:
         raise ValueError(f"cannot evaluate {phase}: the split has no tasks")
-    sampled = collector.collect(tasks, engines, Phase(phase, seed, samples=settings.samples, sampling=settings.sampling))
+    sampled = collector.collect(
+        tasks, engines, Phase(phase, seed, samples=settings.samples, sampling=settings.sampling)
+    )
     greedy: list[Trajectory] = []
     if settings.greedy:
         options = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
@@ -74,12 +82,17 @@ def evaluate(
     metrics = collection_metrics(phase, sampled, agents) | {f"{phase}/success": _avg(sampled)}
     metrics |= {f"{phase}/pass@{k}": value for k, value in pass_at.items()}
     if settings.greedy:
-        metrics |= collection_metrics(f"{phase}-greedy", greedy, agents) | {f"{phase}-greedy/success": _avg(greedy)}
+        metrics |= collection_metrics(f"{phase}-greedy", greedy, agents) | {
+            f"{phase}-greedy/success": _avg(greedy)
+        }
     return Evaluation(
         sampled=_avg(sampled),
         greedy=_avg(greedy) if settings.greedy else None,
         pass_at=pass_at,
-        sources={source: _source_scores(source, sampled, greedy, settings) for source in sorted({task.data_source for task in tasks})},
+        sources={
+            source: _source_scores(source, sampled, greedy, settings)
+            for source in sorted({task.data_source for task in tasks})
+        },
         calls=calls_per_agent(sampled, agents),
         metrics=metrics,
         failed=sum(trajectory.failed for trajectory in (*sampled, *greedy)),
@@ -93,7 +106,9 @@ def _source_scores(
     own = [trajectory for trajectory in sampled if trajectory.task.data_source == source]
     scores = {"tasks": float(len({trajectory.task.id for trajectory in own})), "sampled": _avg(own)}
     if greedy:
-        scores["greedy"] = _avg([trajectory for trajectory in greedy if trajectory.task.data_source == source])
+        scores["greedy"] = _avg(
+            [trajectory for trajectory in greedy if trajectory.task.data_source == source]
+        )
     return scores | {f"pass@{k}": _pass(own, k) for k in settings.pass_at}
 
 

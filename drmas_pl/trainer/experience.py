@@ -21,7 +21,9 @@ def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
     """Leave out the rows of tasks that are not trained on."""
     if drawn.kept is None:
         return table
-    return table.take(torch.tensor([row for row, task in enumerate(table.tasks) if task in drawn.kept], dtype=torch.int64))
+    return table.take(
+        torch.tensor([row for row, task in enumerate(table.tasks) if task in drawn.kept], dtype=torch.int64)
+    )
 
 
 def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
@@ -29,7 +31,9 @@ def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
     score, trained = table.score.clone(), table.trained.tolist()
     for group in groups:
         for agent in group.agents.values():
-            own = [index for index, turn in enumerate(table.turns) if turn.agent == agent.name and trained[index]]
+            own = [
+                index for index, turn in enumerate(table.turns) if turn.agent == agent.name and trained[index]
+            ]
             penalties = group.reward_penalties(agent, [table.turns[index] for index in own])
             score[own] -= torch.tensor(penalties, dtype=score.dtype)
     return replace(table, score=score)

@@ -68,7 +68,8 @@ class RunFolder:
         kept = [
             record
             for record in self.read_metrics()
-            if record["iteration"] < iteration or (record["iteration"] == iteration and (validated or "time/validation" not in record))
+            if record["iteration"] < iteration
+            or (record["iteration"] == iteration and (validated or "time/validation" not in record))
         ]
         if self.metrics.exists():
             write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))

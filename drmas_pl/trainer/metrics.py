@@ -22,7 +22,9 @@ def mean(values: Iterable[float]) -> float:
     return sum(items) / len(items) if items else 0.0
 
 
-def collection_metrics(phase: str, trajectories: Sequence[Trajectory], agents: Sequence[str]) -> dict[str, float]:
+def collection_metrics(
+    phase: str, trajectories: Sequence[Trajectory], agents: Sequence[str]
+) -> dict[str, float]:
     """Summarise what was played: reward, outcomes and per agent how often and how well-formed it spoke."""
     played = [trajectory for trajectory in trajectories if not trajectory.failed]
     out = {
@@ -39,7 +41,9 @@ def collection_metrics(phase: str, trajectories: Sequence[Trajectory], agents: S
     out |= {f"{phase}/{name}": mean(values) for name, values in named.items()}
     for agent in agents:
         turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
-        out |= {f"{phase}/{agent}/{name}": value for name, value in _agent_metrics(turns, len(played)).items()}
+        out |= {
+            f"{phase}/{agent}/{name}": value for name, value in _agent_metrics(turns, len(played)).items()
+        }
     return out
 
 
@@ -58,7 +62,9 @@ def _agent_metrics(turns: Sequence[Turn], trajectories: int) -> dict[str, float]
     return out
 
 
-def signal_metrics(table: TurnTable, advantage: Tensor | TokenAdvantages, scopes: Scopes | None) -> dict[str, float]:
+def signal_metrics(
+    table: TurnTable, advantage: Tensor | TokenAdvantages, scopes: Scopes | None
+) -> dict[str, float]:
     """Explain the advantages: λ_k for the configured scopes and for a global baseline, and the health of each agent's groups.
 
     Args:
@@ -89,7 +95,9 @@ def signal_metrics(table: TurnTable, advantage: Tensor | TokenAdvantages, scopes
 
 def health_metrics(table: TurnTable) -> dict[str, float]:
     """Return ``train/<agent>/groups_…``: the shares of an agent's groups that are all zero, all one, all equal, or a single turn."""
-    health = group_health(table.score, table.scope(("task", "agent")), table.agent, num_agents=len(table.names))
+    health = group_health(
+        table.score, table.scope(("task", "agent")), table.agent, num_agents=len(table.names)
+    )
     names = ("all_zero", "all_one", "all_equal", "singleton")
     return _by_agent(table, {f"groups_{name}": getattr(health, name) for name in names})
 
@@ -108,7 +116,9 @@ def _amplification(table: TurnTable, scopes: Scopes) -> Tensor:
     mean_group = table.scope(scopes.mean)
     std_group = None if scopes.std is None else table.scope(scopes.std)
     entry = table.trajectory if scopes.unit == "trajectory" else None
-    return amplification(table.score, table.agent, mean_group, std_group, entry=entry, num_agents=len(table.names))
+    return amplification(
+        table.score, table.agent, mean_group, std_group, entry=entry, num_agents=len(table.names)
+    )
 
 
 def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
@@ -116,8 +126,12 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
     out: dict[str, float] = {}
     for group, report in reports.items():
         counts = {"steps": report.steps, "skipped": report.skipped, "rows": report.rows}
-        out |= {f"train/group/{group}/{name}": float(value) for name, value in {**counts, **report.group}.items()}
-        total = math.fsum(metrics["grad_norm"] for metrics in report.agents.values() if "grad_norm" in metrics)
+        out |= {
+            f"train/group/{group}/{name}": float(value) for name, value in {**counts, **report.group}.items()
+        }
+        total = math.fsum(
+            metrics["grad_norm"] for metrics in report.agents.values() if "grad_norm" in metrics
+        )
         for agent, metrics in report.agents.items():
             out |= {f"train/{agent}/{name}": value for name, value in metrics.items()}
             if total > 0 and "grad_norm" in metrics:
@@ -129,7 +143,9 @@ def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, i
     """Return ``train/<agent>/staleness``: mean number of updates by which the weights behind an agent's turns lag behind ``newest``."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return {
-        f"train/{agent}/staleness": mean(version - turn.weights_version for turn in turns if turn.agent == agent)
+        f"train/{agent}/staleness": mean(
+            version - turn.weights_version for turn in turns if turn.agent == agent
+        )
         for agent, version in newest.items()
     }
 

@@ -89,8 +89,13 @@ class Player:
 
     def metrics(self, drawn: Drawn) -> dict[str, float]:
         """Return which weights agents have now, and how long engines with weights of their own took to get theirs since the last call."""
-        found = {f"train/{agent}/weights_version": float(version) for agent, version in self.versions().items()}
-        before, self._synced = self._synced, sum(group.sync_seconds for group in self.groups.values() if isinstance(group, WorkerGroup))
+        found = {
+            f"train/{agent}/weights_version": float(version) for agent, version in self.versions().items()
+        }
+        before, self._synced = (
+            self._synced,
+            sum(group.sync_seconds for group in self.groups.values() if isinstance(group, WorkerGroup)),
+        )
         if any(group.engine.own_weights for group in self.groups.values()):
             found["time/sync"] = self._synced - before
         return found

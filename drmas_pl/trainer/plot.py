@@ -35,7 +35,14 @@ def plot_run(records: Sequence[dict[str, Any]], path: Path, *, agents: Sequence[
         _line(calls, records, f"train/{agent}/calls", agent, color=color)
         _line(norms, records, f"train/{agent}/grad_norm", agent, color=color)
         _line(factors, records, f"train/{agent}/amplification", agent, color=color)
-        _line(factors, records, f"train/{agent}/amplification_global", f"{agent}, global baseline", color=color, linestyle=":")
+        _line(
+            factors,
+            records,
+            f"train/{agent}/amplification_global",
+            f"{agent}, global baseline",
+            color=color,
+            linestyle=":",
+        )
     success.set(ylabel="success", ylim=(0, 1))
     calls.set(ylabel="calls per trajectory")
     norms.set(ylabel="gradient norm before clipping", xlabel="iteration")

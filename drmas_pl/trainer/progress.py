@@ -36,9 +36,13 @@ class ProgressBar(Callback):
         if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=trainer.max_iterations, initial=trainer.iteration, bar_format=BAR, dynamic_ncols=True)
+            self._bar = tqdm(
+                total=trainer.max_iterations, initial=trainer.iteration, bar_format=BAR, dynamic_ncols=True
+            )
 
-    def on_train_batch_end(self, trainer: MultiAgentTrainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+    def on_train_batch_end(  # type: ignore[override]
+        self, trainer: MultiAgentTrainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Move the bar by one iteration, or log a line."""
         text = describe(outputs, list(trainer.agents))
         if self._bar is not None:
@@ -70,5 +74,11 @@ def describe(metrics: dict[str, float], agents: Sequence[str]) -> str:
     'reward 0.50 | calls a 1.2 | grad a 0.40'
     """
     calls = " ".join(f"{agent} {metrics.get(f'train/{agent}/calls', 0):.1f}" for agent in agents)
-    norms = " ".join(f"{agent} {metrics[f'train/{agent}/grad_norm']:.2f}" for agent in agents if f"train/{agent}/grad_norm" in metrics)
-    return f"reward {metrics.get('train/reward', 0):.2f} | calls {calls}" + (f" | grad {norms}" if norms else "")
+    norms = " ".join(
+        f"{agent} {metrics[f'train/{agent}/grad_norm']:.2f}"
+        for agent in agents
+        if f"train/{agent}/grad_norm" in metrics
+    )
+    return f"reward {metrics.get('train/reward', 0):.2f} | calls {calls}" + (
+        f" | grad {norms}" if norms else ""
+    )

@@ -56,7 +56,9 @@ class RolloutSettings:
             if value is not None and value < low:
                 raise ValueError(f"rollout.{name} must be at least {low}, got {value}")
         if any(turns < 1 for turns in self.align_turns.values()):
-            raise ValueError(f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}")
+            raise ValueError(
+                f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}"
+            )
         if self.residency not in get_args(Residency):
             raise ValueError(f"rollout.residency must be all or one, got {self.residency!r}")
         if self.staleness not in (0, 1):
@@ -91,5 +93,7 @@ class EvaluationSettings:
         object.__setattr__(self, "pass_at", tuple(self.pass_at))
         wrong = [k for k in self.pass_at if not 1 <= k <= self.samples]
         if wrong:
-            raise ValueError(f"evaluation.pass_at holds {wrong}, but each k must be between 1 and evaluation.samples={self.samples}")
+            raise ValueError(
+                f"evaluation.pass_at holds {wrong}, but each k must be between 1 and evaluation.samples={self.samples}"
+            )
         SamplingParams(**self.sampling)

@@ -68,15 +68,23 @@ class RunState:
 
     def manifest(self, seed: int, groups: Mapping[str, Group], data: Mapping[str, str]) -> Manifest:
         """Describe the run for a checkpoint."""
-        agents = {agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()}
-        state = {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}
+        agents = {
+            agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()
+        }
+        state = {
+            item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")
+        }
         return Manifest(
             iteration=self.iteration,
             seed=seed,
             agents={name: group for name, (group, _) in agents.items()},
             templates={name: template_hash(agent) for name, (_, agent) in agents.items()},
             data=dict(data),
-            state={**state, "best": None if self.best_at is None else self.best, "seconds_before": self.seconds},
+            state={
+                **state,
+                "best": None if self.best_at is None else self.best,
+                "seconds_before": self.seconds,
+            },
         )
 
     @classmethod

@@ -33,7 +33,13 @@ from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.trainer.ahead import AheadPlayer
 from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
-from drmas_pl.trainer.checkpoint import AHEAD, find_checkpoint, load_checkpoint, prune_checkpoints, save_checkpoint
+from drmas_pl.trainer.checkpoint import (
+    AHEAD,
+    find_checkpoint,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
 from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
 from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
@@ -112,7 +118,9 @@ class MultiAgentTrainer:
         if max_iterations < 1:
             raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
         if devices != 1:
-            raise ConfigError(f"devices={devices}: one process trains on one device; for several use cluster=ray cluster.ranks={devices}")
+            raise ConfigError(
+                f"devices={devices}: one process trains on one device; for several use cluster=ray cluster.ranks={devices}"
+            )
         unknown = [phase for phase in record if phase not in PHASES]
         if unknown:
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
@@ -143,7 +151,13 @@ class MultiAgentTrainer:
         self.fabric.launch()
 
     def fit(
-        self, team: Team, groups: Groups, data: TaskDataModule, *, critics: Critics | None = None, ckpt_path: str | Path | None = None
+        self,
+        team: Team,
+        groups: Groups,
+        data: TaskDataModule,
+        *,
+        critics: Critics | None = None,
+        ckpt_path: str | Path | None = None,
     ) -> RunState:
         """Train until ``max_iterations``, Ctrl-C or ``should_stop``, then validate, save and sum up.
 
@@ -176,7 +190,9 @@ class MultiAgentTrainer:
                 trained = self.recovery.run(judged, trained, self.critics)
                 advantage = self.estimator(trained)
                 align_seed = derive_seed(self.seed, "align", index)
-                rows = training_rows(trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed)
+                rows = training_rows(
+                    trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed
+                )
                 taught = self.recovery.run(self._teach, trained, advantage, index)
                 reports = self.recovery.run(self._update, rows, index)
                 self.state.iteration += 1
@@ -203,11 +219,15 @@ class MultiAgentTrainer:
             self._conclude()
         return self._finish()
 
-    def validate(self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+    def validate(
+        self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
+    ) -> Evaluation:
         """Play the validation split with the given or the checkpoint's weights."""
         return self._evaluate_only("validation", team, groups, data, ckpt_path)
 
-    def test(self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None) -> Evaluation:
+    def test(
+        self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
+    ) -> Evaluation:
         """Play the test split with the given or the checkpoint's weights."""
         return self._evaluate_only("test", team, groups, data, ckpt_path)
 
@@ -222,7 +242,9 @@ class MultiAgentTrainer:
         found = {name: agent for group in self.groups.values() for name, agent in group.agents.items()}
         return {name: found[name] for name in self.team.possible_agents if name in found}
 
-    def _start(self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics) -> None:
+    def _start(
+        self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics
+    ) -> None:
         """Bind team, groups, critics and data, and restore a checkpoint."""
         check_critics(self.estimator, critics, groups, credit=self.credit)
         self._bind(team, groups, data, critics)
@@ -231,16 +253,24 @@ class MultiAgentTrainer:
         if ckpt_path is not None:
             path = find_checkpoint(ckpt_path)
             options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
-            manifest = self.recovery.run(load_checkpoint, path, groups, data=run_marks(data, self.agents), **options)
+            manifest = self.recovery.run(
+                load_checkpoint, path, groups, data=run_marks(data, self.agents), **options
+            )
             if manifest.seed != self.seed:
-                raise CheckpointError(f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed")
+                raise CheckpointError(
+                    f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed"
+                )
             self.state = RunState.restore(manifest.state)
             self.estimator.load_state_dict(self.state.estimator)
             if self.iteration >= self.max_iterations:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
                 raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
             self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
-            kept = load_drawn(path / AHEAD, data.tasks("train")) if self.rollout.staleness and (path / AHEAD).is_dir() else None
+            kept = (
+                load_drawn(path / AHEAD, data.tasks("train"))
+                if self.rollout.staleness and (path / AHEAD).is_dir()
+                else None
+            )
         self.player = self._make_player(kept)
         self.recovery.run(self.recovery.keep)
         self.state.begin()
@@ -254,10 +284,21 @@ class MultiAgentTrainer:
 
     def _make_player(self, kept: Drawn | None) -> Player:
         parts = (self.collector, self.data, self.groups)
-        options: dict[str, Any] = {"settings": self.rollout, "credit": self.credit, "seed": self.seed, "recovery": self.recovery}
-        return AheadPlayer(*parts, last=self.max_iterations, kept=kept, **options) if self.rollout.staleness else Player(*parts, **options)
+        options: dict[str, Any] = {
+            "settings": self.rollout,
+            "credit": self.credit,
+            "seed": self.seed,
+            "recovery": self.recovery,
+        }
+        return (
+            AheadPlayer(*parts, last=self.max_iterations, kept=kept, **options)
+            if self.rollout.staleness
+            else Player(*parts, **options)
+        )
 
-    def _teach(self, table: TurnTable, advantage: Tensor | TokenAdvantages, index: int) -> dict[str, CriticReport]:
+    def _teach(
+        self, table: TurnTable, advantage: Tensor | TokenAdvantages, index: int
+    ) -> dict[str, CriticReport]:
         """Update the critics; what they have learnt is kept before the policies' update may be repeated."""
         reports = teach(table, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
         self.recovery.keep()
@@ -267,7 +308,9 @@ class MultiAgentTrainer:
         """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
         if index < warmup(self.critics):
             return {}
-        names = self.schedule.active([name for name, group in self.groups.items() if group.settings.trainable], index)
+        names = self.schedule.active(
+            [name for name, group in self.groups.items() if group.settings.trainable], index
+        )
         seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
         with Handover(idle=self.player.leaves_engines_idle) as handover:
             reports = update_groups([self.groups[name] for name in names], rows, seeds, learnt=handover.begin)
@@ -321,13 +364,17 @@ class MultiAgentTrainer:
         self._record(phase, result.trajectories)
         return result
 
-    def _evaluate_only(self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None) -> Evaluation:
+    def _evaluate_only(
+        self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None
+    ) -> Evaluation:
         self._bind(team, groups, data, {})
         data.setup("validate" if phase == "validation" else "test")
 
         def load_and_play() -> Evaluation:
             if ckpt_path is not None:
-                self.state = RunState.restore(load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state)
+                self.state = RunState.restore(
+                    load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state
+                )
             return self._play(phase, self._tasks(phase))
 
         return self.recovery.run(load_and_play)
@@ -362,7 +409,9 @@ class MultiAgentTrainer:
 
     def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
         """Stop a run that has learnt nothing for too long."""
-        self.state.idle = 0 if any(report.steps for report in reports.values()) or not reports else self.state.idle + 1
+        self.state.idle = (
+            0 if any(report.steps for report in reports.values()) or not reports else self.state.idle + 1
+        )
         if self.state.idle >= self.rollout.max_idle_iterations:
             raise TrainingStopped(
                 f"no learning signal for {self.state.idle} iterations: every group's rewards are equal; look at the recorded trajectories, "

@@ -84,7 +84,9 @@ def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[st
         short = PurePath(model.replace(":", "/")).name
         groups[kind if alone else f"{kind}-{short}"] = members
     if sum(map(len, groups.values())) != len(bindings):
-        raise ConfigError("two different models end in the same name; rename one folder so that their groups can be told apart")
+        raise ConfigError(
+            "two different models end in the same name; rename one folder so that their groups can be told apart"
+        )
     for members in groups.values():
         if members[0].trainable:
             _check_agreement(members)
@@ -92,7 +94,11 @@ def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[st
 
 
 def plan_groups(
-    bindings: Sequence[AgentBinding], *, sharing: Sharing, iterations: int = 1, schedule: GroupSchedule | None = None
+    bindings: Sequence[AgentBinding],
+    *,
+    sharing: Sharing,
+    iterations: int = 1,
+    schedule: GroupSchedule | None = None,
 ) -> list[GroupPlan]:
     """Decide which groups there are and how each of them learns; see :func:`build_groups` for the arguments.
 
@@ -103,7 +109,11 @@ def plan_groups(
     learners = [name for name, members in assigned.items() if members[0].trainable]
     for name, members in assigned.items():
         first = members[0]
-        steps = (schedule or GroupSchedule()).count(learners, name, iterations) * first.update.updates_per_iteration * first.update.epochs
+        steps = (
+            (schedule or GroupSchedule()).count(learners, name, iterations)
+            * first.update.updates_per_iteration
+            * first.update.epochs
+        )
         settings = GroupSettings(first.optimizer, first.update, first.trainable, max(steps, 1))
         plans.append(GroupPlan(name, first.model, tuple(member.agent for member in members), settings))
     return plans
@@ -165,7 +175,9 @@ def adapted_policies(
     for model in dict.fromkeys(plan.model for plan in plans if plan.settings.trainable):
         users = [plan for plan in plans if plan.model == model]
         base, tokenizer = load(model)
-        adapters = share_base(base, [plan.name for plan in users if plan.settings.trainable], lora, path=model, seed=seed)
+        adapters = share_base(
+            base, [plan.name for plan in users if plan.settings.trainable], lora, path=model, seed=seed
+        )
         alone = next(iter(adapters.values())).without_adapter()
         policies |= {plan.name: (adapters.get(plan.name, alone), tokenizer) for plan in users}
     return policies

@@ -102,7 +102,9 @@ def build_critics(
         ConfigError: ``sharing`` is unknown, a critic reads other tokens than its agents write, or an agent is not bound yet.
     """
     critics = {}
-    for plan in plan_critics(bindings, sharing=sharing, settings=settings, model=model, iterations=iterations):
+    for plan in plan_critics(
+        bindings, sharing=sharing, settings=settings, model=model, iterations=iterations
+    ):
         backbone, tokenizer = load(plan.model)
         check_tokens(plan, bindings, tokenizer)
         critics[plan.name] = plan.build(backbone, tokenizer, fabric=fabric)
@@ -122,7 +124,9 @@ def check_tokens(plan: CriticPlan, bindings: Sequence[AgentBinding], tokenizer: 
     """
     for member in (binding for binding in bindings if binding.agent.name in plan.agents):
         if member.agent.tokenizer is None:
-            raise ConfigError(f"agent {member.agent.name!r} has no tokenizer yet; build the worker groups before the critics")
+            raise ConfigError(
+                f"agent {member.agent.name!r} has no tokenizer yet; build the worker groups before the critics"
+            )
         if member.agent.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"critic.model={plan.model} reads other tokens than agent {member.agent.name!r} writes with {member.model}; "

@@ -72,14 +72,24 @@ class CriticSettings:
     checkpoint: Layout = "whole"
 
     def __post_init__(self) -> None:
-        least = {"updates_per_iteration": 1, "epochs": 1, "micro_batch_tokens": 1, "max_skips": 1, "warmup": 0}
+        least = {
+            "updates_per_iteration": 1,
+            "epochs": 1,
+            "micro_batch_tokens": 1,
+            "max_skips": 1,
+            "warmup": 0,
+        }
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
         if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off")
+            raise ValueError(
+                f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off"
+            )
         if self.value_clip is not None and not self.value_clip > 0:
-            raise ValueError(f"value_clip must be positive, got {self.value_clip}; use null to switch clipping off")
+            raise ValueError(
+                f"value_clip must be positive, got {self.value_clip}; use null to switch clipping off"
+            )
 
 
 @dataclass(slots=True)
@@ -132,7 +142,12 @@ class CriticGroup:
         self.optimizer: torch.optim.Optimizer = optimizer
         self.module.eval()
         self.offload = GroupOffload(
-            name, what=self.settings.offload, models=[model], optimizer=optimizer, device=fabric.device, meter=device_meter(fabric.device)
+            name,
+            what=self.settings.offload,
+            models=[model],
+            optimizer=optimizer,
+            device=fabric.device,
+            meter=device_meter(fabric.device),
         )
         self.offload.hold(set())
 
@@ -140,7 +155,9 @@ class CriticGroup:
         """Return the value of each sampled token of ``rows``, in order."""
         judge = partial(response_values, self.module)
         with self.offload.present("weights"):
-            values = numbers_of_rows(judge, rows, budget=self.settings.micro_batch_tokens, pad_id=self.pad_id, fabric=self.fabric)
+            values = numbers_of_rows(
+                judge, rows, budget=self.settings.micro_batch_tokens, pad_id=self.pad_id, fabric=self.fabric
+            )
             reshard(self.model)
         return values
 
@@ -164,7 +181,9 @@ class CriticGroup:
                 order = torch.randperm(len(rows), generator=generator)
                 for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
                     self._step([rows[index] for index in part.tolist()], report, done)
-        report.metrics = {name: math.fsum(step[name] for step in done) / len(done) for name in (done[0] if done else ())}
+        report.metrics = {
+            name: math.fsum(step[name] for step in done) / len(done) for name in (done[0] if done else ())
+        }
         explained = float(explained_variance(_column(rows, "values"), _column(rows, "returns")))
         report.metrics |= {"explained_variance": explained} if math.isfinite(explained) else {}
         return report
@@ -175,14 +194,20 @@ class CriticGroup:
 
         def write_whole(weights: Mapping[str, Tensor] | None) -> None:
             found = self.model.state_dict() if weights is None else weights
-            save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors")
+            save_file(
+                {name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors"
+            )
 
         with self.offload.present("weights", "optimizer"):
             layout = self.settings.checkpoint
-            save_state(self.model, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole)
+            save_state(
+                self.model, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole
+            )
         if self.fabric.is_global_zero:
             counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
-            (folder / "critic.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+            (folder / "critic.json").write_text(
+                json.dumps({"agents": sorted(self.agents), **counters}, indent=1)
+            )
         self.fabric.barrier()
 
     def load(self, folder: Path) -> None:
@@ -200,8 +225,18 @@ class CriticGroup:
             with self.offload.present("weights", "optimizer"):
                 load_state(self.model, self.optimizer, folder)
             self.steps, self.skipped_in_a_row = record["steps"], record["skipped_in_a_row"]
-        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
-            raise CheckpointError(f"checkpoint {folder} does not fit critic {self.name!r}: {error}") from error
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            RuntimeError,
+            EOFError,
+            UnpicklingError,
+            SafetensorError,
+        ) as error:
+            raise CheckpointError(
+                f"checkpoint {folder} does not fit critic {self.name!r}: {error}"
+            ) from error
 
     @contextmanager
     def _training(self) -> Iterator[None]:
@@ -213,7 +248,9 @@ class CriticGroup:
             finally:
                 self.module.eval()
 
-    def _step(self, minibatch: Sequence[ValueRow], report: CriticReport, done: list[dict[str, float]]) -> None:
+    def _step(
+        self, minibatch: Sequence[ValueRow], report: CriticReport, done: list[dict[str, float]]
+    ) -> None:
         """Accumulate the gradient of a minibatch, check it, clip it and step."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer.zero_grad(set_to_none=True)
@@ -223,10 +260,14 @@ class CriticGroup:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._skip(minibatch, report)
             return
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(self.steps, self.settings.total_steps)
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(
+            self.steps, self.settings.total_steps
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.settings.max_grad_norm, error_if_nonfinite=False)
+        self.fabric.clip_gradients(
+            self.module, self.optimizer, max_norm=self.settings.max_grad_norm, error_if_nonfinite=False
+        )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps, self.skipped_in_a_row, report.steps = self.steps + 1, 0, report.steps + 1
@@ -258,7 +299,9 @@ class CriticGroup:
         rows = [line.row for line in minibatch]
         tokens = sum(len(row.response_ids) for row in rows)
         for chunk in chunk_by_tokens(rows, self.settings.micro_batch_tokens):
-            yield collate_values([minibatch[index] for index in chunk], pad_id=self.pad_id, denominator=tokens)
+            yield collate_values(
+                [minibatch[index] for index in chunk], pad_id=self.pad_id, denominator=tokens
+            )
 
     def _skip(self, minibatch: Sequence[ValueRow], report: CriticReport) -> None:
         """Count and dump a minibatch whose loss or gradient is not finite."""
@@ -266,7 +309,10 @@ class CriticGroup:
         self.skipped_in_a_row, report.skipped = self.skipped_in_a_row + 1, report.skipped + 1
         where = ""
         if self.settings.dump_folder is not None:
-            path = Path(self.settings.dump_folder) / f"critic-{self.name}-step{self.steps}-skip{self.skipped_in_a_row}.pt"
+            path = (
+                Path(self.settings.dump_folder)
+                / f"critic-{self.name}-step{self.steps}-skip{self.skipped_in_a_row}.pt"
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save([asdict(line) for line in minibatch], path)
             where = f"; the last one is in {path}"

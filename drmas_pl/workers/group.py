@@ -113,7 +113,9 @@ class WorkerGroup:
                 compile_layers(policy, device=fabric.device)
             # FSDP2 replaces the parameters, so that the optimizer comes after the module
             self.module = fabric.setup_module(policy)
-            optimizer: Any = fabric.setup_optimizers(build_optimizer(policy.parameters(), self.settings.optimizer))
+            optimizer: Any = fabric.setup_optimizers(
+                build_optimizer(policy.parameters(), self.settings.optimizer)
+            )
             self.optimizer = optimizer
         else:
             self.module = self._place_frozen(policy)
@@ -125,7 +127,11 @@ class WorkerGroup:
         self.offload = GroupOffload(
             name,
             what=self.settings.update.offload,
-            models=[model for model in (policy, self.reference) if model is not None and getattr(model, "adapter", "") is not None],
+            models=[
+                model
+                for model in (policy, self.reference)
+                if model is not None and getattr(model, "adapter", "") is not None
+            ],
             optimizer=self.optimizer,
             device=fabric.device,
             meter=device_meter(fabric.device),
@@ -141,12 +147,18 @@ class WorkerGroup:
     @property
     def generates_alone(self) -> bool:
         """Whether the engine can generate while this or another group trains."""
-        return self.engine.own_weights or not (self.settings.trainable or isinstance(self.policy, AdapterPolicy))
+        return self.engine.own_weights or not (
+            self.settings.trainable or isinstance(self.policy, AdapterPolicy)
+        )
 
     @property
     def syncs_alone(self) -> bool:
         """Whether the engine can take over new weights while another group trains."""
-        return self.engine.own_weights and not isinstance(self.policy, AdapterPolicy) and self.settings.update.offload == "none"
+        return (
+            self.engine.own_weights
+            and not isinstance(self.policy, AdapterPolicy)
+            and self.settings.update.offload == "none"
+        )
 
     @contextmanager
     def rollout(self) -> Iterator[Engine]:
@@ -162,7 +174,9 @@ class WorkerGroup:
             LifecycleError: The engine generates with weights that are trained.
         """
         if not self.generates_alone:
-            raise LifecycleError(f"the engine of worker group {self.name!r} has no weights of its own, so it cannot generate ahead")
+            raise LifecycleError(
+                f"the engine of worker group {self.name!r} has no weights of its own, so it cannot generate ahead"
+            )
         with self.lifecycle.phase(State.AHEAD), self._awake():
             self.engine.detach()
             yield self.engine
@@ -216,13 +230,17 @@ class WorkerGroup:
         penalties = []
         for turn, logp in zip(turns, reference, strict=True):
             mask = torch.ones(1, len(logp), dtype=torch.bool)
-            penalties.append(float(objective.reward_penalty(torch.tensor([turn.logprobs]), torch.tensor([logp]), mask)))
+            penalties.append(
+                float(objective.reward_penalty(torch.tensor([turn.logprobs]), torch.tensor([logp]), mask))
+            )
         return penalties
 
     def set_rate(self) -> float:
         """Set the learning rate of the next optimizer step and return it."""
         assert self.optimizer is not None
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(self.steps, self.settings.total_steps)
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(
+            self.steps, self.settings.total_steps
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
@@ -239,14 +257,22 @@ class WorkerGroup:
 
         with quiet_transformers(), self.offload.present("weights", "optimizer"):
             layout = self.settings.checkpoint
-            shards = save_state(policy, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole)
+            shards = save_state(
+                policy, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole
+            )
         if self.fabric.is_global_zero:
             if shards:
                 policy.config.save_pretrained(folder)
                 policy.generation_config.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            counters = {"weights_version": self.weights_version, "steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
-            (folder / "group.json").write_text(json.dumps({"agents": sorted(self.agents), **counters}, indent=1))
+            counters = {
+                "weights_version": self.weights_version,
+                "steps": self.steps,
+                "skipped_in_a_row": self.skipped_in_a_row,
+            }
+            (folder / "group.json").write_text(
+                json.dumps({"agents": sorted(self.agents), **counters}, indent=1)
+            )
         self.fabric.barrier()
 
     def load(self, folder: Path) -> None:
@@ -261,8 +287,18 @@ class WorkerGroup:
             counters = json.loads((folder / "group.json").read_text())
             with self.offload.present("weights", "optimizer"):
                 load_state(self.policy, self.optimizer, folder)
-        except (OSError, ValueError, KeyError, RuntimeError, EOFError, UnpicklingError, SafetensorError) as error:
-            raise CheckpointError(f"checkpoint {folder} does not fit worker group {self.name!r}: {error}") from error
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            RuntimeError,
+            EOFError,
+            UnpicklingError,
+            SafetensorError,
+        ) as error:
+            raise CheckpointError(
+                f"checkpoint {folder} does not fit worker group {self.name!r}: {error}"
+            ) from error
         self.weights_version, self.steps = counters["weights_version"], counters["steps"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]
         with self.offload.present("weights"):

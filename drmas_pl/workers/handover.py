@@ -34,7 +34,9 @@ class Handover:
     def __enter__(self) -> Handover:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._threads.shutdown()
         if error is None:
             for future in self._running:

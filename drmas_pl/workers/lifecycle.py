@@ -98,4 +98,6 @@ class Lifecycle:
     def require(self, state: State) -> None:
         """Raise :class:`LifecycleError` unless the group is in ``state``."""
         if self.state is not state:
-            raise LifecycleError(f"worker group {self.owner!r} is {self.state.value} but must be {state.value} for this call")
+            raise LifecycleError(
+                f"worker group {self.owner!r} is {self.state.value} but must be {state.value} for this call"
+            )

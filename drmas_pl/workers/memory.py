@@ -80,7 +80,9 @@ def plan_memory(groups: Sequence[GroupMemory], residency: Residency, *, stalenes
     def alone(state: State) -> int:
         return asleep + max((group.held(state) - group.held(State.ASLEEP) for group in groups), default=0)
 
-    rollout = sum(group.held(State.ROLLOUT) for group in groups) if residency == "all" else alone(State.ROLLOUT)
+    rollout = (
+        sum(group.held(State.ROLLOUT) for group in groups) if residency == "all" else alone(State.ROLLOUT)
+    )
     return MemoryPlan(rollout, alone(State.TRAINING) + staleness * sum(group.cache for group in groups))
 
 
@@ -105,7 +107,9 @@ def _measure(group: WorkerGroup) -> GroupMemory:
         cache = tokens * config.num_hidden_layers * 2 * heads * size * width
         layers = 1 if settings.activation_checkpointing else config.num_hidden_layers
         kept = config.num_hidden_layers if settings.activation_checkpointing else 0
-        activations = settings.micro_batch_tokens * config.hidden_size * width * (ACTIVATION_BYTES * layers + kept)
+        activations = (
+            settings.micro_batch_tokens * config.hidden_size * width * (ACTIVATION_BYTES * layers + kept)
+        )
     return GroupMemory(
         group.name,
         weights=sum(map(_weight_bytes, _weights_on_device(group))),
@@ -123,8 +127,16 @@ def _elsewhere(engine: Engine) -> bool:
 
 def _weights_on_device(group: WorkerGroup) -> list[nn.Module]:
     """Return every set of weights that the group keeps on its device."""
-    copied = isinstance(group.engine, TransformersEngine) and group.engine.own_weights and not group.engine.elsewhere
-    return [group.policy, *([] if group.reference is None else [group.reference]), *([group.policy] if copied else [])]
+    copied = (
+        isinstance(group.engine, TransformersEngine)
+        and group.engine.own_weights
+        and not group.engine.elsewhere
+    )
+    return [
+        group.policy,
+        *([] if group.reference is None else [group.reference]),
+        *([group.policy] if copied else []),
+    ]
 
 
 def _weight_bytes(policy: nn.Module) -> int:

@@ -59,10 +59,16 @@ class HostStore:
 
     def release(self) -> int:
         """Move the contents to the host and free them on the device; return the number of bytes freed."""
-        found = [tensor for tensor in self._tensors() if tensor.device.type == self._device.type and _contents(tensor).numel() > 1]
+        found = [
+            tensor
+            for tensor in self._tensors()
+            if tensor.device.type == self._device.type and _contents(tensor).numel() > 1
+        ]
         # what is no longer there, for example the optimizer state before a checkpoint was loaded, is let go
         kept = [*self._away, *found]
-        self._host = {tensor: self._host[tensor] if tensor in self._host else self._allocate(tensor) for tensor in kept}
+        self._host = {
+            tensor: self._host[tensor] if tensor in self._host else self._allocate(tensor) for tensor in kept
+        }
         for tensor in found:
             self._host[tensor].copy_(_contents(tensor), non_blocking=True)
         self._wait()
@@ -112,13 +118,19 @@ class GroupOffload:
             raise ValueError(f"offload must be none, optimizer or all, got {what!r}")
         self.owner, self.what, self.meter = owner, what, meter
         self._models = list(models)
-        self._weights = HostStore(lambda: (p for model in self._models for p in (*model.parameters(), *model.buffers())), device)
+        self._weights = HostStore(
+            lambda: (p for model in self._models for p in (*model.parameters(), *model.buffers())), device
+        )
         self._state = HostStore(lambda: _state_tensors(optimizer), device)
         self._present: set[str] = {"weights", "optimizer"}
 
     def __call__(self, before: State, after: State) -> None:
         """Hold what the state after the transition needs."""
-        needed = {State.ROLLOUT: {"weights"}, State.AHEAD: {"weights"}, State.TRAINING: {"weights", "optimizer"}}.get(after, set())
+        needed = {
+            State.ROLLOUT: {"weights"},
+            State.AHEAD: {"weights"},
+            State.TRAINING: {"weights", "optimizer"},
+        }.get(after, set())
         self.hold(needed)
 
     def hold(self, needed: set[str]) -> None:

@@ -32,7 +32,9 @@ class GroupSchedule:
         if self.order not in get_args(Order):
             raise ValueError(f"order must be one of {list(get_args(Order))}, got {self.order!r}")
         if self.every < 1 or (self.every > 1 and self.order != "alternate"):
-            raise ValueError(f"every must be at least 1, and 1 unless order=alternate, got every={self.every} with order={self.order}")
+            raise ValueError(
+                f"every must be at least 1, and 1 unless order=alternate, got every={self.every} with order={self.order}"
+            )
 
     def active(self, groups: Sequence[str], iteration: int) -> list[str]:
         """Return the groups that learn in ``iteration``, counted from 0."""

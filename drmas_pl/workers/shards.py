@@ -66,7 +66,9 @@ def whole_state(named: NamedState, *, keep: bool) -> dict[str, dict[str, Any]]:
     for name, values in named.items():
         gathered = {key: whole(value, keep=keep) for key, value in values.items()}
         if keep:
-            found[name] = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in gathered.items()}
+            found[name] = {
+                key: value.cpu() if isinstance(value, Tensor) else value for key, value in gathered.items()
+            }
     return found
 
 
@@ -86,7 +88,10 @@ def shard_state(named: NamedState, module: nn.Module) -> dict[str, dict[str, Any
     """Deal whole optimizer state out as the parameters it belongs to are."""
     parameters = dict(module.named_parameters())
     return {
-        name: {key: shard_like(value, parameters.get(name)) if isinstance(value, Tensor) else value for key, value in values.items()}
+        name: {
+            key: shard_like(value, parameters.get(name)) if isinstance(value, Tensor) else value
+            for key, value in values.items()
+        }
         for name, values in named.items()
     }
 
@@ -98,7 +103,11 @@ def from_share(share: Any, target: Tensor) -> Any:
         share: What :func:`own_share` gave on this rank, or a value that is no share, such as a step count.
         target: The parameter it belongs to.
     """
-    if not isinstance(target, DTensor) or not isinstance(share, Tensor) or share.shape != target.to_local().shape:
+    if (
+        not isinstance(target, DTensor)
+        or not isinstance(share, Tensor)
+        or share.shape != target.to_local().shape
+    ):
         return share
     return DTensor.from_local(
         # memory of its own, which can be let go, unlike that of a file

@@ -25,7 +25,9 @@ def make_strategy(kind: Parallel, *, ranks: int, backend: str | None = None) -> 
     if kind == "ddp":
         return DDPStrategy(process_group_backend=backend)
     if kind == "fsdp2":
-        return ModelParallelStrategy(shard_layers, data_parallel_size=ranks, tensor_parallel_size=1, process_group_backend=backend)
+        return ModelParallelStrategy(
+            shard_layers, data_parallel_size=ranks, tensor_parallel_size=1, process_group_backend=backend
+        )
     raise ValueError(f"strategy must be ddp or fsdp2, got {kind!r}")
 
 

@@ -74,7 +74,9 @@ class UpdateSettings:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off")
+            raise ValueError(
+                f"max_grad_norm must be positive, got {self.max_grad_norm}; use a large number to switch clipping off"
+            )
         if self.offload not in get_args(Offload):
             raise ValueError(f"offload must be none, optimizer or all, got {self.offload!r}")
         if self.old_logp not in ("engine", "recompute"):
@@ -125,17 +127,28 @@ def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: i
     return report
 
 
-def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, means: _Means, agent_means: Mapping[str, _Means]) -> None:
+def _step(
+    group: WorkerGroup,
+    minibatch: Sequence[Row],
+    report: UpdateReport,
+    means: _Means,
+    agent_means: Mapping[str, _Means],
+) -> None:
     """Accumulate the gradient agent by agent, check it, clip it and step."""
     assert group.optimizer is not None
     settings, parameters = group.settings.update, [p for p in group.policy.parameters() if p.requires_grad]
     group.optimizer.zero_grad(set_to_none=True)
     agents: dict[str, dict[str, float]] = {}
     for name, agent in group.agents.items():
-        batches = list(_micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id))
+        batches = list(
+            _micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id)
+        )
         if batches:
             own = deal_batches(batches, group.fabric)
-            first, stale = report.steps + report.skipped == 0, _are_stale(minibatch, agent, group.weights_version)
+            first, stale = (
+                report.steps + report.skipped == 0,
+                _are_stale(minibatch, agent, group.weights_version),
+            )
             agents[name] = _accumulate(group, agent, own, parameters, first=first, stale=stale)
             report.rows += sum(map(len, batches))
     if not agents:
@@ -150,7 +163,9 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
     if norm == 0:
         return
     rate = group.set_rate()
-    group.fabric.clip_gradients(group.module, group.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False)
+    group.fabric.clip_gradients(
+        group.module, group.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False
+    )
     group.optimizer.step()
     group.optimizer.zero_grad(set_to_none=True)
     group.steps, group.skipped_in_a_row, report.steps = group.steps + 1, 0, report.steps + 1
@@ -158,7 +173,13 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport, me
 
 
 def _accumulate(
-    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter], *, first: bool, stale: bool
+    group: WorkerGroup,
+    agent: Agent,
+    batches: Sequence[TokenBatch],
+    parameters: Sequence[nn.Parameter],
+    *,
+    first: bool,
+    stale: bool,
 ) -> dict[str, float]:
     """Add one agent's gradient to ``.grad``; return its metrics with its loss and the norm of its own gradient."""
     before = [parameter.grad for parameter in parameters]
@@ -225,7 +246,10 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
     group.skipped_in_a_row, report.skipped = group.skipped_in_a_row + 1, report.skipped + 1
     where = ""
     if group.settings.update.dump_folder is not None and group.fabric.is_global_zero:
-        path = Path(group.settings.update.dump_folder) / f"{group.name}-step{group.steps}-skip{group.skipped_in_a_row}.pt"
+        path = (
+            Path(group.settings.update.dump_folder)
+            / f"{group.name}-step{group.steps}-skip{group.skipped_in_a_row}.pt"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save([asdict(row) for row in minibatch], path)
         where = f"; the last one is in {path}"
@@ -235,7 +259,9 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
         )
 
 
-def _minibatches(rows: Sequence[Row], settings: UpdateSettings, generator: torch.Generator) -> Iterator[list[Row]]:
+def _minibatches(
+    rows: Sequence[Row], settings: UpdateSettings, generator: torch.Generator
+) -> Iterator[list[Row]]:
     """Yield shuffled minibatches of nearly equal size for every epoch."""
     count = min(settings.updates_per_iteration, len(rows))
     for _ in range(settings.epochs):
@@ -250,7 +276,11 @@ def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: 
     lengths = torch.tensor([len(row.response_ids) for row in minibatch])
     weights = torch.tensor([row.weight for row in minibatch])
     denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
-    rows = [row for row in minibatch if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)]
+    rows = [
+        row
+        for row in minibatch
+        if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)
+    ]
     for chunk in chunk_rows(agent.policy, rows, budget):
         yield collate([rows[index] for index in chunk], pad_id=pad_id, denominator=denominator)
 
@@ -261,8 +291,14 @@ def _with_logprobs(group: WorkerGroup, rows: Sequence[Row]) -> list[Row]:
     for agent in group.agents.values():
         own = [row for row in rows if row.agent == agent.name]
         if group.settings.update.old_logp == "recompute":
-            own = [replace(row, old_logp=logp) for row, logp in zip(own, group.score(group.module, own, agent), strict=True)]
+            own = [
+                replace(row, old_logp=logp)
+                for row, logp in zip(own, group.score(group.module, own, agent), strict=True)
+            ]
         if group.reference is not None:
-            own = [replace(row, ref_logp=logp) for row, logp in zip(own, group.score(group.reference, own, agent), strict=True)]
+            own = [
+                replace(row, ref_logp=logp)
+                for row, logp in zip(own, group.score(group.reference, own, agent), strict=True)
+            ]
         out += own
     return out

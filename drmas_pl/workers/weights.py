@@ -71,7 +71,11 @@ def load_state(module: nn.Module, optimizer: torch.optim.Optimizer | None, folde
         named: Mapping[str, Mapping[str, Any]] = {} if optimizer is None else read_state(folder, module)
     else:
         _load_whole(module, folder)
-        named = {} if optimizer is None else torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+        named = (
+            {}
+            if optimizer is None
+            else torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+        )
     if optimizer is not None:
         load_named_state(module, optimizer, shard_state(named, module))
 

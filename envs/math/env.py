@@ -35,7 +35,9 @@ class MathEnv(TextEnv):
     shared: ClassVar[frozenset[str]] = frozenset({"grader"})
     metric: ClassVar[str] = "accuracy"
 
-    def __init__(self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0) -> None:
+    def __init__(
+        self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0
+    ) -> None:
         super().__init__(read_tasks(SHIPPED) if tasks is None else tasks)
         self.grader = GraderPool(workers=grader_workers, timeout=grader_timeout)
         self._judged: tuple[str, Verdict] | None = None
@@ -64,7 +66,9 @@ class MathEnv(TextEnv):
             self._judged = (text, self.grader.grade(text, self.task.reference))
         verdict = self._judged[1]
         if verdict.status == "ungradable":
-            raise EnvironmentFault(f"task {self.task.id!r} cannot be graded: {verdict.reason}; repair its reference or drop the task")
+            raise EnvironmentFault(
+                f"task {self.task.id!r} cannot be graded: {verdict.reason}; repair its reference or drop the task"
+            )
         return verdict
 
     def act(self, action: str) -> StepResult:

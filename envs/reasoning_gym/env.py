@@ -72,7 +72,9 @@ class ReasoningGymEnv(TextEnv):
     def begin(self, task: Task) -> str:
         """Return the question."""
         if "entry" not in task.metadata:
-            raise ValueError(f"task {task.id!r} has no metadata['entry']; make tasks for this environment with make_tasks")
+            raise ValueError(
+                f"task {task.id!r} has no metadata['entry']; make tasks for this environment with make_tasks"
+            )
         return task.question
 
     def judge(self, text: str) -> Verdict:
@@ -84,14 +86,20 @@ class ReasoningGymEnv(TextEnv):
         """
         answer = extract_answer(text)
         score = self._score(answer)
-        return Verdict("correct", "string", answer) if score is not None and score >= 1 else Verdict("wrong", "different", answer)
+        return (
+            Verdict("correct", "string", answer)
+            if score is not None and score >= 1
+            else Verdict("wrong", "different", answer)
+        )
 
     def act(self, action: str) -> StepResult:
         """Score the final answer and end the episode."""
         score = self._score(extract_answer(action))
         reward = score or 0.0
         metrics = {"score": reward, "unscorable_answer": float(score is None)}
-        return StepResult(observation="", reward=reward, terminated=True, success=reward >= 1, metrics=metrics)
+        return StepResult(
+            observation="", reward=reward, terminated=True, success=reward >= 1, metrics=metrics
+        )
 
     def _score(self, answer: str) -> float | None:
         """Return the library's score; None when only this answer makes its scorer fail."""
@@ -105,7 +113,9 @@ class ReasoningGymEnv(TextEnv):
         try:
             self.dataset.score_answer(entry["answer"], entry=entry)
         except Exception as error:
-            raise EnvironmentFault(f"the scorer of task {self.task.id!r} fails on the right answer: {error!r}; drop the task") from error
+            raise EnvironmentFault(
+                f"the scorer of task {self.task.id!r} fails on the right answer: {error!r}; drop the task"
+            ) from error
         return None
 
 
@@ -147,13 +157,17 @@ def open_dataset(task: str, *, size: int, seed: int, **task_config: Any) -> Any:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise ConfigError("env=reasoning_gym needs the reasoning-gym library; install drmas_pl[reasoning]") from error
+        raise ConfigError(
+            "env=reasoning_gym needs the reasoning-gym library; install drmas_pl[reasoning]"
+        ) from error
     if task not in DATASETS:
         raise ConfigError(f"reasoning-gym has no task {task!r}; it has {', '.join(sorted(DATASETS))}")
     try:
         return reasoning_gym.create_dataset(task, size=size, seed=seed, **task_config)
     except (TypeError, AssertionError, ValueError) as error:
-        raise ConfigError(f"reasoning-gym rejects the settings size={size}, seed={seed}, {task_config} of {task!r}: {error}") from error
+        raise ConfigError(
+            f"reasoning-gym rejects the settings size={size}, seed={seed}, {task_config} of {task!r}: {error}"
+        ) from error
 
 
 def extract_answer(text: str) -> str:

@@ -17,10 +17,20 @@ from drmas_pl.types import Task
 _LOG = logging.getLogger(__name__)
 _ACTION: Final = re.compile(r"\s*<(search|answer)>(.*?)</\1>\s*", re.DOTALL)
 _TAG: Final = re.compile(r"</?\s*(?:information|search|answer|verify|think)\s*>", re.IGNORECASE)
-METRICS: Final = ("searches", "empty_searches", "failed_searches", "malformed_actions", "exact_match", "f1", "sub_exact_match")
+METRICS: Final = (
+    "searches",
+    "empty_searches",
+    "failed_searches",
+    "malformed_actions",
+    "exact_match",
+    "f1",
+    "sub_exact_match",
+)
 NOTHING_FOUND: Final = "No passages match this query."
 SEARCH_FAILED: Final = "The search engine failed to answer; this says nothing about the query."
-NOT_AN_ACTION: Final = "The last action was not executed: write exactly one <search>query</search> or <answer>answer</answer>."
+NOT_AN_ACTION: Final = (
+    "The last action was not executed: write exactly one <search>query</search> or <answer>answer</answer>."
+)
 
 
 def inform(text: str) -> str:
@@ -84,12 +94,20 @@ class SearchEnv(TextEnv):
         max_failed_share: float = 0.2,
     ) -> None:
         super().__init__(tasks)
-        for name, value in (("max_turns", max_turns), ("top_k", top_k), ("max_information_chars", max_information_chars)):
+        for name, value in (
+            ("max_turns", max_turns),
+            ("top_k", top_k),
+            ("max_information_chars", max_information_chars),
+        ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if on_search_failure not in ("observe", "fail"):
             raise ValueError(f"on_search_failure must be 'observe' or 'fail', got {on_search_failure!r}")
-        self.retriever, self.failures, self.on_search_failure = retriever, FailureGuard(max_failed_share), on_search_failure
+        self.retriever, self.failures, self.on_search_failure = (
+            retriever,
+            FailureGuard(max_failed_share),
+            on_search_failure,
+        )
         self.max_turns, self.top_k, self.max_information_chars = max_turns, top_k, max_information_chars
         self.begin_counts()
 
@@ -117,8 +135,14 @@ class SearchEnv(TextEnv):
         assert self.task is not None
         references = self.task.reference
         reward = exact_match(answer, references)
-        graded = {"exact_match": reward, "f1": token_f1(answer, references), "sub_exact_match": sub_exact_match(answer, references)}
-        return StepResult("", reward=reward, terminated=True, success=reward == 1.0, metrics={**self.counts, **graded})
+        graded = {
+            "exact_match": reward,
+            "f1": token_f1(answer, references),
+            "sub_exact_match": sub_exact_match(answer, references),
+        }
+        return StepResult(
+            "", reward=reward, terminated=True, success=reward == 1.0, metrics={**self.counts, **graded}
+        )
 
     def _search(self, query: str) -> str:
         self.counts["searches"] += 1

@@ -38,7 +38,14 @@ def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
     import ray
 
     quiet_ray()
-    ray.init(address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        num_gpus=gpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     try:
         yield
     finally:
@@ -46,7 +53,9 @@ def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def remote_groups(settings: ClusterSettings, *, engine: Any = make_engine, **groups: Any) -> Iterator[Mapping[str, RemoteGroup]]:
+def remote_groups(
+    settings: ClusterSettings, *, engine: Any = make_engine, **groups: Any
+) -> Iterator[Mapping[str, RemoteGroup]]:
     """Build the worker groups of the toy team on two ranks each, or as the settings say; see :func:`tests.helpers.toy.make_bindings`."""
     with remote_team(settings, engine=engine, **groups) as (made, _):
         yield made
@@ -54,7 +63,11 @@ def remote_groups(settings: ClusterSettings, *, engine: Any = make_engine, **gro
 
 @contextmanager
 def remote_team(
-    settings: ClusterSettings, *, engine: Any = make_engine, critics: Mapping[str, Any] | None = None, **groups: Any
+    settings: ClusterSettings,
+    *,
+    engine: Any = make_engine,
+    critics: Mapping[str, Any] | None = None,
+    **groups: Any,
 ) -> Iterator[tuple[Mapping[str, RemoteGroup], Mapping[str, RemoteCritic]]]:
     """Build the worker groups of the toy team, and its critics if there are settings for :func:`plan_critics`."""
     sharing, iterations = groups.pop("sharing", "per_agent"), groups.pop("iterations", 4)
@@ -62,7 +75,9 @@ def remote_team(
     plans = plan_groups(bindings, sharing=sharing, iterations=iterations)
     judges = plan_critics(bindings, iterations=iterations, **critics) if critics else []
     names = [*(plan.name for plan in plans), *(plan.label for plan in judges)]
-    pool = Pool(settings, names, together=[[plan.name for plan in members] for members in crews_of(plans, sharing)])
+    pool = Pool(
+        settings, names, together=[[plan.name for plan in members] for members in crews_of(plans, sharing)]
+    )
     lora = LoraSettings() if sharing == "lora" else None
     try:
         made = build_remote_groups(plans, pool, load=load, engine=engine, accelerator="cpu", lora=lora)

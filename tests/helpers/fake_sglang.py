@@ -94,7 +94,9 @@ class FakeSglang:
                 status, content = answer
                 data = (content if isinstance(content, str) else json.dumps(content)).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
+                self.send_header(
+                    "Content-Type", "text/plain" if isinstance(content, str) else "application/json"
+                )
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 # an interrupted client does not wait for its answer
@@ -133,7 +135,11 @@ class FakeSglang:
             return answer
         if path == "/health":
             return 200, ""
-        return (200, self.info) if path in ("/server_info", "/get_server_info") else (404, {"detail": "Not Found"})
+        return (
+            (200, self.info)
+            if path in ("/server_info", "/get_server_info")
+            else (404, {"detail": "Not Found"})
+        )
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         """Answer a POST."""
@@ -141,7 +147,12 @@ class FakeSglang:
             self.calls.append((path, body))
             if self.log is not None:
                 with self.log.open("a") as file:
-                    file.write(json.dumps([path, {name: value for name, value in body.items() if name != "input_ids"}]) + "\n")
+                    file.write(
+                        json.dumps(
+                            [path, {name: value for name, value in body.items() if name != "input_ids"}]
+                        )
+                        + "\n"
+                    )
             self.busy += 1
             self.busiest = max(self.busiest, self.busy)
         try:
@@ -164,16 +175,28 @@ class FakeSglang:
             return 400, {"error": {"message": f"no adapter {body['lora_path']}"}}
         ids, sampling = tuple(body["input_ids"]), body["sampling_params"]
         settings = {"max_new_tokens": sampling["max_new_tokens"], "temperature": sampling["temperature"]}
-        more = {"top_p": sampling.get("top_p", 1.0), "top_k": sampling.get("top_k", -1), "stop": tuple(sampling.get("stop", ()))}
-        request = GenerationRequest(ids, SamplingParams(**settings, **more), sampling.get("sampling_seed", 42))
+        more = {
+            "top_p": sampling.get("top_p", 1.0),
+            "top_k": sampling.get("top_k", -1),
+            "stop": tuple(sampling.get("stop", ())),
+        }
+        request = GenerationRequest(
+            ids, SamplingParams(**settings, **more), sampling.get("sampling_seed", 42)
+        )
         engine = self._adapted.get(body.get("lora_path"), self.engine)
         (completion,) = engine.generate([request])
         entries = list(zip(completion.logprobs, completion.token_ids, [None] * len(completion.token_ids)))
-        meta: dict[str, Any] = {"finish_reason": {"type": completion.finish_reason}, "output_token_logprobs": entries}
+        meta: dict[str, Any] = {
+            "finish_reason": {"type": completion.finish_reason},
+            "output_token_logprobs": entries,
+        }
         meta["weight_version"] = self.weight_version
         if body.get("logprob_start_len") == 0:
             scores = policy_logprobs(engine.policy, ids, engine.autocast)
-            meta["input_token_logprobs"] = [[None, ids[0], None], *([score, token, None] for score, token in zip(scores, ids[1:]))]
+            meta["input_token_logprobs"] = [
+                [None, ids[0], None],
+                *([score, token, None] for score, token in zip(scores, ids[1:])),
+            ]
         return 200, {"output_ids": list(completion.token_ids), "meta_info": meta}
 
     def do_pause_generation(self, body: dict[str, Any]) -> Answer:
@@ -240,7 +263,9 @@ class FakeSglang:
         name, folder = body["lora_name"], Path(body["lora_path"])
         self.adapters[name] = str(folder)
         if (folder / "adapter_model.safetensors").exists():
-            self._adapted[name] = TransformersEngine(merge(copy.deepcopy(self.policy), folder), self.tokenizer, reuse_prefixes=False)
+            self._adapted[name] = TransformersEngine(
+                merge(copy.deepcopy(self.policy), folder), self.tokenizer, reuse_prefixes=False
+            )
         return 200, {"success": True}
 
     def do_unload_lora_adapter(self, body: dict[str, Any]) -> Answer:

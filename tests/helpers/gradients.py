@@ -15,12 +15,22 @@ Rows = dict[str, list[Row]]
 
 def flat(group: WorkerGroup) -> Tensor:
     """All gradients of a group as one vector."""
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in group.policy.parameters() if p.requires_grad]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for p in group.policy.parameters()
+        if p.requires_grad
+    ]
     return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 def oracle(
-    group: WorkerGroup, rows: Sequence[Row], *, low: float = 0.2, high: float = 0.2, dual: float = 3.0, temperature: float = 1.0
+    group: WorkerGroup,
+    rows: Sequence[Row],
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    dual: float = 3.0,
+    temperature: float = 1.0,
 ) -> Tensor:
     """Gradient of the summed clipped loss of rows, one plain forward per row and one term per token."""
     total = torch.zeros(())
@@ -29,6 +39,8 @@ def oracle(
         for position, (token, old) in enumerate(zip(row.response_ids, row.logprobs)):
             ratio = (torch.log_softmax(logits[len(row.prompt_ids) - 1 + position], -1)[token] - old).exp()
             loss = -torch.minimum(ratio * row.advantage, ratio.clamp(1 - low, 1 + high) * row.advantage)
-            total = total + (loss if row.advantage >= 0 else torch.minimum(loss, torch.tensor(-dual * row.advantage)))
+            total = total + (
+                loss if row.advantage >= 0 else torch.minimum(loss, torch.tensor(-dual * row.advantage))
+            )
     parameters = [p for p in group.policy.parameters() if p.requires_grad]
     return torch.cat([gradient.reshape(-1) for gradient in torch.autograd.grad(total, parameters)])

@@ -13,15 +13,27 @@ from lightning.fabric import Fabric
 from drmas_pl.workers.strategies import Parallel, make_strategy
 
 
-def on_ranks(program: Callable[..., Any], folder: Path, *args: Any, ranks: int = 2, kind: Parallel = "ddp") -> list[Any]:
+def on_ranks(
+    program: Callable[..., Any], folder: Path, *args: Any, ranks: int = 2, kind: Parallel = "ddp"
+) -> list[Any]:
     """Call ``program(fabric, *args)`` on every rank and return what each returned."""
-    context = torch.multiprocessing.spawn(_rank, args=(ranks, kind, folder, program, args), nprocs=ranks, join=True, start_method="spawn")
+    context = torch.multiprocessing.spawn(
+        _rank, args=(ranks, kind, folder, program, args), nprocs=ranks, join=True, start_method="spawn"
+    )
     assert context is None
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _rank(rank: int, ranks: int, kind: Parallel, folder: Path, program: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "NODE_RANK": "0"}
+def _rank(
+    rank: int, ranks: int, kind: Parallel, folder: Path, program: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "NODE_RANK": "0",
+    }
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(folder / "store"), ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)

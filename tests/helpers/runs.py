@@ -23,28 +23,48 @@ class StopAt(Callback):
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         trainer.should_stop = trainer.iteration == self.iteration
 
 
 def run(
-    folder: Path, *, resume: Path | None = None, groups: Mapping[str, Any] | None = None, data: Any = None, **trainer: Any
+    folder: Path,
+    *,
+    resume: Path | None = None,
+    groups: Mapping[str, Any] | None = None,
+    data: Any = None,
+    **trainer: Any,
 ) -> MultiAgentTrainer:
     """Play a whole run, or the rest of one."""
     made = make_trainer(folder, **trainer)
-    made.fit(WriterEditor(EvenEnv()), make_groups(made.fabric, **(groups or {})), data or make_data(), ckpt_path=resume)
+    made.fit(
+        WriterEditor(EvenEnv()),
+        make_groups(made.fabric, **(groups or {})),
+        data or make_data(),
+        ckpt_path=resume,
+    )
     return made
 
 
 def weights(groups: Mapping[str, WorkerGroup]) -> Weights:
-    return {name: {key: p.detach().clone() for key, p in group.policy.named_parameters()} for name, group in groups.items()}
+    return {
+        name: {key: p.detach().clone() for key, p in group.policy.named_parameters()}
+        for name, group in groups.items()
+    }
 
 
 def same(first: Weights, second: Weights) -> bool:
     """Compare bit for bit."""
-    return first.keys() == second.keys() and all(torch.equal(p, second[name][key]) for name, own in first.items() for key, p in own.items())
+    return first.keys() == second.keys() and all(
+        torch.equal(p, second[name][key]) for name, own in first.items() for key, p in own.items()
+    )
 
 
 def timeless(trainer: MultiAgentTrainer) -> list[dict[str, Any]]:
     """Metrics of a run without what the clock decides."""
-    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in trainer.folder.read_metrics()]
+    return [
+        {k: v for k, v in record.items() if not k.startswith("time/")}
+        for record in trainer.folder.read_metrics()
+    ]

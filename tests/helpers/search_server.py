@@ -13,7 +13,10 @@ Reply = tuple[int, bytes]
 
 def found_for(query: str, k: int) -> list[dict[str, Any]]:
     """Find numbered passages about the query itself."""
-    return [{"document": {"id": f"{query}-{i}", "contents": f'"T{i}"\nabout {query}'}, "score": 1.0 / (1 + i)} for i in range(k)]
+    return [
+        {"document": {"id": f"{query}-{i}", "contents": f'"T{i}"\nabout {query}'}, "score": 1.0 / (1 + i)}
+        for i in range(k)
+    ]
 
 
 def answer(asked: dict[str, Any]) -> Reply:
@@ -28,7 +31,12 @@ class SearchServer:
     ``release`` lets go of replies that wait for it.
     """
 
-    def __init__(self, reply: Callable[[dict[str, Any]], Reply] = answer, *, health: Reply = (200, b'{"fingerprint": "shelf"}')) -> None:
+    def __init__(
+        self,
+        reply: Callable[[dict[str, Any]], Reply] = answer,
+        *,
+        health: Reply = (200, b'{"fingerprint": "shelf"}'),
+    ) -> None:
         self.reply, self.health = reply, health
         self.requests: list[dict[str, Any]] = []
         self.release = threading.Event()
@@ -38,7 +46,9 @@ class SearchServer:
         self.http.handle_error = lambda request, address: None  # type: ignore[method-assign,assignment]
         self.port = self.http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/retrieve"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self.thread.start()
 
     def __enter__(self) -> SearchServer:

@@ -11,7 +11,9 @@ from tests.helpers.toy import make_tasks, make_turn
 TASK = make_tasks(1)[0]
 
 
-def play(speakers: str, rewards: Sequence[float], *, sample: int = 0, task: Task = TASK, **more: Any) -> Trajectory:
+def play(
+    speakers: str, rewards: Sequence[float], *, sample: int = 0, task: Task = TASK, **more: Any
+) -> Trajectory:
     """Make a trajectory of one turn per letter; ``rewards`` are the team's per turn.
 
     ``more`` holds sequences of further turn fields, one entry per turn, and ``success``.

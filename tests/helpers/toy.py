@@ -47,7 +47,9 @@ class EvenEnv(TextEnv):
         self.tries += 1
         even = sum(map(ord, action)) % 2 == 0
         over = even or self.tries == self.max_turns
-        return StepResult("odd", even / self.tries, terminated=over, success=even, metrics={"tries": self.tries})
+        return StepResult(
+            "odd", even / self.tries, terminated=over, success=even, metrics={"tries": self.tries}
+        )
 
 
 # command-line words that choose the team and roles of this module
@@ -77,12 +79,16 @@ class Speaker(Agent):
     """Speaks in plain text without a chat."""
 
     grammar = AnyText()
-    templates = {"full": Template(user="{question}{history}", records={"text": "{text}"}, separator="|", chat=False)}
+    templates = {
+        "full": Template(user="{question}{history}", records={"text": "{text}"}, separator="|", chat=False)
+    }
 
 
 def make_tasks(count: int, source: str = "toy") -> tuple[Task, ...]:
     """Make numbered tasks of one source."""
-    return tuple(Task(f"{source}-{index}", f"{source} {index}?", data_source=source) for index in range(count))
+    return tuple(
+        Task(f"{source}-{index}", f"{source} {index}?", data_source=source) for index in range(count)
+    )
 
 
 def make_turn(agent: str, response: Sequence[int] = (7, 8), **changes: Any) -> Turn:
@@ -141,8 +147,18 @@ def make_groups(
         engine: Builds the engine of a group.
         schedule: Which groups learn when.
     """
-    bindings = make_bindings(names, agent=agent, each=each, binding=binding, update=update, optimizer=optimizer)
-    return build_groups(bindings, sharing=sharing, fabric=fabric, load=load, engine=engine, iterations=iterations, schedule=schedule)
+    bindings = make_bindings(
+        names, agent=agent, each=each, binding=binding, update=update, optimizer=optimizer
+    )
+    return build_groups(
+        bindings,
+        sharing=sharing,
+        fabric=fabric,
+        load=load,
+        engine=engine,
+        iterations=iterations,
+        schedule=schedule,
+    )
 
 
 def make_bindings(
@@ -173,7 +189,11 @@ def make_bindings(
 
 def make_data(**changes: Any) -> TaskDataModule:
     """Give six training and two validation tasks, two per iteration: an epoch is three iterations."""
-    settings: dict[str, Any] = {"train": make_tasks(6), "validation": make_tasks(2, "held"), "tasks_per_iteration": 2}
+    settings: dict[str, Any] = {
+        "train": make_tasks(6),
+        "validation": make_tasks(2, "held"),
+        "tasks_per_iteration": 2,
+    }
     return TaskDataModule(**{**settings, **changes})
 
 

@@ -17,7 +17,13 @@ from drmas_pl.policy import response_logprobs
 from drmas_pl.workers.ranks import masked_like
 
 
-def wide_policy(*, heads: int = 2, attention: str = "sdpa", kind: tuple[Any, Any] = (LlamaConfig, LlamaForCausalLM), **changes: Any) -> Any:
+def wide_policy(
+    *,
+    heads: int = 2,
+    attention: str = "sdpa",
+    kind: tuple[Any, Any] = (LlamaConfig, LlamaForCausalLM),
+    **changes: Any,
+) -> Any:
     """Build a random model with 4 query heads and ``heads`` key-value heads."""
     settings: dict[str, Any] = {
         "vocab_size": 300,
@@ -49,7 +55,10 @@ def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[Row]:
         prompt = draw(1, 40)
         for _ in range(turns):
             responses = [draw(1, 30) for _ in range(rng.randrange(1, 4))]
-            rows += [Row("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1)) for response in responses]
+            rows += [
+                Row("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1))
+                for response in responses
+            ]
             prompt += responses[0] + draw(1, 6)
     rng.shuffle(rows)
     return rows
@@ -61,7 +70,9 @@ def dense_mask(segments: tuple[Segment, ...]) -> Tensor:
     mask = torch.zeros(total, total, dtype=torch.bool)
     for segment in segments:
         own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
-        mask[own, own] = torch.ones(segment.stop - segment.start, segment.stop - segment.start, dtype=torch.bool).tril()
+        mask[own, own] = torch.ones(
+            segment.stop - segment.start, segment.stop - segment.start, dtype=torch.bool
+        ).tril()
         mask[below, own] = True
     return mask
 
@@ -75,4 +86,10 @@ def rank_gradient(fabric: Fabric, policy: nn.Module) -> Tensor:
         batch = masked_like(batch) if fabric.global_rank == seed == 1 else batch
         fabric.backward((response_logprobs(module, batch).logp * batch.advantage[:, None]).sum())
     grads = [parameter.grad for parameter in policy.parameters()]
-    return torch.cat([(grad.full_tensor() if isinstance(grad, DTensor) else grad).flatten() for grad in grads if grad is not None])
+    return torch.cat(
+        [
+            (grad.full_tensor() if isinstance(grad, DTensor) else grad).flatten()
+            for grad in grads
+            if grad is not None
+        ]
+    )

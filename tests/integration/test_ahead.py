@@ -39,7 +39,9 @@ def copying(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:
     return TransformersEngine(policy, tokenizer, copy=True)
 
 
-def ahead(folder: Path, groups: dict[str, Any] | None = None, rollout: dict[str, Any] | None = None, **more: Any) -> MultiAgentTrainer:
+def ahead(
+    folder: Path, groups: dict[str, Any] | None = None, rollout: dict[str, Any] | None = None, **more: Any
+) -> MultiAgentTrainer:
     """Play a whole run ahead, or the rest of one."""
     settings = RolloutSettings(**{"samples": 4, "staleness": 1, **(rollout or {})})
     return run(folder, groups={"engine": copying, **(groups or {})}, rollout=settings, **more)
@@ -49,7 +51,9 @@ def records(trainer: MultiAgentTrainer) -> list[dict[str, Any]]:
     return [record for record in trainer.folder.read_metrics() if "train/reward" in record]
 
 
-@pytest.mark.parametrize("groups", [{}, {"sharing": "shared"}, RECOMPUTED], ids=["per_agent", "shared", "recompute"])
+@pytest.mark.parametrize(
+    "groups", [{}, {"sharing": "shared"}, RECOMPUTED], ids=["per_agent", "shared", "recompute"]
+)
 def test_two_equal_runs_give_equal_results(tmp_path: Path, groups: dict[str, Any]) -> None:
     first, second = (ahead(tmp_path / name, groups) for name in "ab")
     assert same(weights(first.groups), weights(second.groups)) and timeless(first) == timeless(second)
@@ -60,16 +64,27 @@ def test_every_turn_but_the_first_iterations_is_one_update_old(tmp_path: Path) -
     trainer = ahead(tmp_path, record=("train",))
     for n, record in enumerate(records(trainer)):
         played = read_trajectories(trainer.folder.trajectories("train", n + 1))
-        versions = {turn.weights_version for trajectory in played for turn in trajectory.turns if turn.agent == "editor"}
+        versions = {
+            turn.weights_version
+            for trajectory in played
+            for turn in trajectory.turns
+            if turn.agent == "editor"
+        }
         assert versions == {max(n - 1, 0)} and record["train/editor/staleness"] == min(n, 1)
         assert record["train/editor/weights_version"] == n + 1 and record["time/overlap"] >= 0
 
 
-def test_with_validation_in_between_nothing_changes_and_the_newest_weights_are_validated(tmp_path: Path) -> None:
+def test_with_validation_in_between_nothing_changes_and_the_newest_weights_are_validated(
+    tmp_path: Path,
+) -> None:
     plain, validated = ahead(tmp_path / "plain"), ahead(tmp_path / "validated", evaluation=VALIDATED)
     assert same(weights(plain.groups), weights(validated.groups))
     seen = [read_trajectories(validated.folder.trajectories("validation", n)) for n in (0, 2, 4)]
-    assert [{turn.weights_version for t in trajectories for turn in t.turns} for trajectories in seen] == [{0}, {2}, {4}]
+    assert [{turn.weights_version for t in trajectories for turn in t.turns} for trajectories in seen] == [
+        {0},
+        {2},
+        {4},
+    ]
 
 
 @pytest.mark.parametrize("groups", [{}, RECOMPUTED], ids=["engine", "recompute"])
@@ -81,7 +96,9 @@ def test_it_learns(tmp_path: Path, groups: dict[str, Any]) -> None:
 
     trainer = make_trainer(tmp_path, rollout=RolloutSettings(samples=16, staleness=1), max_iterations=20)
     agent = {**groups.get("agent", {}), "sampling": {"max_new_tokens": 1}}
-    built = make_groups(trainer.fabric, engine=copying, optimizer=OptimizerSettings(lr=1e-2), **{**groups, "agent": agent})
+    built = make_groups(
+        trainer.fabric, engine=copying, optimizer=OptimizerSettings(lr=1e-2), **{**groups, "agent": agent}
+    )
     trainer.fit(WriterEditor(EvenFirst()), built, make_data(tasks_per_iteration=4))
     rewards = [record["train/reward"] for record in records(trainer)]
     assert max(rewards[:3]) < 0.5 and min(rewards[-3:]) > 0.9
@@ -90,17 +107,28 @@ def test_it_learns(tmp_path: Path, groups: dict[str, Any]) -> None:
 def test_stale_samples_are_told_from_a_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, *others = records(ahead(tmp_path))
     assert first["train/editor/mismatch"] < 1e-4 and "train/editor/policy_shift" not in first
-    assert all(record["train/editor/policy_shift"] > 0.02 and "train/editor/mismatch" not in record for record in others)
+    assert all(
+        record["train/editor/policy_shift"] > 0.02 and "train/editor/mismatch" not in record
+        for record in others
+    )
     # the ratio is taken against the engine that sampled, so it does not begin at 1
-    assert others[0]["train/editor/approx_kl"] != pytest.approx(0.0, abs=1e-3) and "disagree" not in caplog.text
+    assert (
+        others[0]["train/editor/approx_kl"] != pytest.approx(0.0, abs=1e-3) and "disagree" not in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"rollout": {"max_draws": 3, "samples": 2}, "schedule": GroupSchedule("round_robin")}, {"evaluation": VALIDATED}],
+    [
+        {},
+        {"rollout": {"max_draws": 3, "samples": 2}, "schedule": GroupSchedule("round_robin")},
+        {"evaluation": VALIDATED},
+    ],
     ids=["plain", "dynamic", "validated"],
 )
-def test_stopping_after_any_iteration_and_resuming_changes_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_stopping_after_any_iteration_and_resuming_changes_nothing(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     whole = ahead(tmp_path / "whole", **more)
     for stop in (1, 3):
         folder = tmp_path / str(stop)
@@ -120,14 +148,21 @@ def test_checkpoints_on_the_way_hold_what_was_played_ahead_and_change_nothing(tm
 
 def test_a_longer_run_goes_on_from_a_finished_one_with_fresh_samples(tmp_path: Path) -> None:
     ahead(tmp_path, max_iterations=2)
-    assert [record["train/editor/staleness"] for record in records(ahead(tmp_path, resume=tmp_path))] == [0, 1, 0, 1]
+    assert [record["train/editor/staleness"] for record in records(ahead(tmp_path, resume=tmp_path))] == [
+        0,
+        1,
+        0,
+        1,
+    ]
 
 
 def test_a_damaged_file_of_what_was_played_is_refused(tmp_path: Path) -> None:
     ahead(tmp_path, callbacks=[StopAt(2)])
     path = tmp_path / "checkpoints/iteration-000002/ahead/trajectories.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CheckpointError, match=r"iteration-000002/ahead cannot be read \(7 of 8 trajectories are there\)"):
+    with pytest.raises(
+        CheckpointError, match=r"iteration-000002/ahead cannot be read \(7 of 8 trajectories are there\)"
+    ):
         ahead(tmp_path, resume=tmp_path)
 
 
@@ -150,7 +185,9 @@ def test_an_interrupted_run_saves_what_it_plays_and_can_be_resumed(tmp_path: Pat
 
 
 def test_a_second_interrupt_ends_the_thread_and_leaves_engines_asleep(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, rollout=RolloutSettings(samples=4, staleness=1), callbacks=[Interrupt(2)])
+    trainer = make_trainer(
+        tmp_path, rollout=RolloutSettings(samples=4, staleness=1), callbacks=[Interrupt(2)]
+    )
     groups = make_groups(trainer.fabric, engine=copying)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(WriterEditor(EvenEnv()), groups, make_data())
@@ -192,7 +229,9 @@ def test_a_failed_update_ends_what_is_being_played(tmp_path: Path, monkeypatch: 
     assert {group.state for group in groups.values()} == {State.ASLEEP}
 
 
-def test_generation_and_training_go_on_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generation_and_training_go_on_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learns, generated = threading.Event(), threading.Event()
     second = {task.id for task in DATA.tasks_for(1)}
     update = WorkerGroup.update
@@ -219,7 +258,9 @@ def test_generation_and_training_go_on_at_the_same_time(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(("staleness", "sent"), [(0, ["0", "1", "2", "3"]), (1, ["0", "1", "3"])])
-def test_servers_play_what_copies_do_and_are_sent_each_version_at_most_once(tmp_path: Path, staleness: int, sent: list[str]) -> None:
+def test_servers_play_what_copies_do_and_are_sent_each_version_at_most_once(
+    tmp_path: Path, staleness: int, sent: list[str]
+) -> None:
     servers: list[FakeSglang] = []
 
     def served(group: str, policy: Any, tokenizer: Any) -> SglangEngine:
@@ -241,12 +282,22 @@ def test_servers_play_what_copies_do_and_are_sent_each_version_at_most_once(tmp_
 @pytest.mark.parametrize(
     ("groups", "rollout", "message"),
     [
-        ({"engine": lambda name, *parts: TransformersEngine(*parts)}, {}, "worker group 'writer' uses the weights or the memory of its tr"),
+        (
+            {"engine": lambda name, *parts: TransformersEngine(*parts)},
+            {},
+            "worker group 'writer' uses the weights or the memory of its tr",
+        ),
         ({}, {"residency": "one"}, "set rollout.residency=all, got one"),
-        ({"update": UpdateSettings(offload="optimizer")}, {}, "has update.offload=optimizer, which moves weights meanwhile"),
+        (
+            {"update": UpdateSettings(offload="optimizer")},
+            {},
+            "has update.offload=optimizer, which moves weights meanwhile",
+        ),
     ],
 )
-def test_what_cannot_overlap_is_refused(tmp_path: Path, groups: dict[str, Any], rollout: dict[str, Any], message: str) -> None:
+def test_what_cannot_overlap_is_refused(
+    tmp_path: Path, groups: dict[str, Any], rollout: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=f"rollout.staleness=1 generates while groups learn.*{message}"):
         ahead(tmp_path, groups, rollout)
 
@@ -263,9 +314,14 @@ def test_a_frozen_agent_needs_no_weights_of_its_own(tmp_path: Path) -> None:
 def test_a_copy_of_the_weights_plays_the_same_in_turns(tmp_path: Path) -> None:
     copied, plain = run(tmp_path / "copy", groups={"engine": copying}), run(tmp_path / "plain")
     played = [
-        [(record["train/reward"], record["train/editor/response_tokens"]) for record in records(trainer)] for trainer in (copied, plain)
+        [(record["train/reward"], record["train/editor/response_tokens"]) for record in records(trainer)]
+        for trainer in (copied, plain)
     ]
     assert played[0] == played[1]
     for name, own in weights(copied.groups).items():
-        assert all(torch.allclose(tensor, weights(plain.groups)[name][key], atol=1e-4) for key, tensor in own.items())
-    assert all("time/sync" in record for record in records(copied)) and not any("time/sync" in record for record in records(plain))
+        assert all(
+            torch.allclose(tensor, weights(plain.groups)[name][key], atol=1e-4) for key, tensor in own.items()
+        )
+    assert all("time/sync" in record for record in records(copied)) and not any(
+        "time/sync" in record for record in records(plain)
+    )

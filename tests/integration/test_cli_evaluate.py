@@ -40,8 +40,16 @@ class ToyWorld(EvenEnv):
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two iterations with a checkpoint after each; nobody shares weights."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    words = ["sharing=per_agent", "trainer.max_iterations=2", "trainer.checkpoint_every=1", "rollout.samples=4", "logger=none"]
-    assert train([*TOY, *words, "data.tasks_per_iteration=2", "optimizer.lr=0.1", f"output_dir={folder}"]) == 0
+    words = [
+        "sharing=per_agent",
+        "trainer.max_iterations=2",
+        "trainer.checkpoint_every=1",
+        "rollout.samples=4",
+        "logger=none",
+    ]
+    assert (
+        train([*TOY, *words, "data.tasks_per_iteration=2", "optimizer.lr=0.1", f"output_dir={folder}"]) == 0
+    )
     return folder
 
 
@@ -52,18 +60,53 @@ def trained(run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return shutil.copytree(run_folder, tmp_path / "run")
 
 
-def test_a_checkpoint_is_evaluated_as_it_was_trained(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_is_evaluated_as_it_was_trained(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(path.relative_to(trained) for path in trained.rglob("*"))
-    assert main(["checkpoint=run", "evaluation.samples=4", "evaluation.pass_at=[1,4]", "evaluation.temperature=0.5"]) == 0
+    assert (
+        main(
+            [
+                "checkpoint=run",
+                "evaluation.samples=4",
+                "evaluation.pass_at=[1,4]",
+                "evaluation.temperature=0.5",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
-    for text in ("avg@4", "pass@1", "pass@4", "greedy", "near", "far", "all", "calls of writer", "record run/evaluation-test.json"):
+    for text in (
+        "avg@4",
+        "pass@1",
+        "pass@4",
+        "greedy",
+        "near",
+        "far",
+        "all",
+        "calls of writer",
+        "record run/evaluation-test.json",
+    ):
         assert text in out
-    new = [path.relative_to(trained) for path in trained.rglob("*") if path.relative_to(trained) not in before]
+    new = [
+        path.relative_to(trained) for path in trained.rglob("*") if path.relative_to(trained) not in before
+    ]
     assert new == [Path("evaluation-test.json")]
     record = json.loads((trained / "evaluation-test.json").read_text())
-    assert (record["iteration"], record["k"], record["seed"], record["grader_version"]) == (2, 4, 0, drmas_pl.__version__)
+    assert (record["iteration"], record["k"], record["seed"], record["grader_version"]) == (
+        2,
+        4,
+        0,
+        drmas_pl.__version__,
+    )
     assert record["models"]["editor"] == {"path": "random:llama-tiny", "weights_version": 2}
-    assert record["sampling"]["editor"] == {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "max_new_tokens": 3, "stop": []}
+    assert record["sampling"]["editor"] == {
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": 3,
+        "stop": [],
+    }
     assert record["data"]["tasks"] == 6 and len(record["data"]["fingerprint"]) == 32
     assert set(record["templates"]) == {"writer", "editor"} and record["environment"] == f"{HERE}.ToyWorld"
     assert {"avg@4", "pass@1", "pass@4", "greedy", "calls", "failed"} <= record.keys()
@@ -74,10 +117,15 @@ def test_a_checkpoint_is_evaluated_as_it_was_trained(trained: Path, capsys: pyte
 
 def test_validation_of_the_last_checkpoint_repeats_what_training_saw(trained: Path) -> None:
     assert main(["checkpoint=run", "split=validation", "output=record.json", "trajectories=said.jsonl"]) == 0
-    summary, record = json.loads((trained / "summary.json").read_text()), json.loads(Path("record.json").read_text())
+    summary, record = (
+        json.loads((trained / "summary.json").read_text()),
+        json.loads(Path("record.json").read_text()),
+    )
     assert (record["avg@1"], record["greedy"]) == (summary["after"], summary["after_greedy"])
     said = list(read_trajectories("said.jsonl"))
-    assert len(said) == 12 and {turn.weights_version for trajectory in said for turn in trajectory.turns} == {2}
+    assert len(said) == 12 and {turn.weights_version for trajectory in said for turn in trajectory.turns} == {
+        2
+    }
     assert not (trained / "evaluation-validation.json").exists()
 
 
@@ -85,9 +133,16 @@ def test_each_agent_speaks_with_the_weights_of_the_named_checkpoint(trained: Pat
     last = trained / "checkpoints/iteration-000002"
     file = last / "groups/editor/model.safetensors"
     weights = load_file(file)
-    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, file, metadata={"format": "pt"})
+    save_file(
+        {name: torch.zeros_like(value) for name, value in weights.items()}, file, metadata={"format": "pt"}
+    )
     assert main([f"checkpoint={last}", "output=zero.json", "trajectories=zero.jsonl"]) == 0
-    texts = {turn.response_ids for trajectory in read_trajectories("zero.jsonl") for turn in trajectory.turns if turn.agent == "editor"}
+    texts = {
+        turn.response_ids
+        for trajectory in read_trajectories("zero.jsonl")
+        for turn in trajectory.turns
+        if turn.agent == "editor"
+    }
     assert (0, 0, 0) in texts  # greedy play over equal logits takes the first token
     first = trained / "checkpoints/iteration-000001"
     if first.exists():
@@ -110,13 +165,29 @@ def refused(words: list[str], code: int, message: str, capsys: pytest.CaptureFix
         (["checkpoint=run", "evaluation.sample=4"], 2, "did you mean 'evaluation.samples'"),
         (["checkpoint=run", "+evaluation.sample=4"], 2, "did you mean 'evaluation.samples'"),
         (["checkpoint=run", "evaluation=papr"], 2, "evaluation has no option 'papr'; did you mean 'paper'"),
-        (["checkpoint=run", "evaluation.samples=2", "evaluation.pass_at=[4]"], 2, "each k must be between 1 and evaluation.samples=2"),
-        (["checkpoint=run", "evaluation.temperature=hot"], 2, "evaluation.temperature: Input should be a valid number"),
+        (
+            ["checkpoint=run", "evaluation.samples=2", "evaluation.pass_at=[4]"],
+            2,
+            "each k must be between 1 and evaluation.samples=2",
+        ),
+        (
+            ["checkpoint=run", "evaluation.temperature=hot"],
+            2,
+            "evaluation.temperature: Input should be a valid number",
+        ),
         (["checkpoint=run", "model=tiny_math"], 2, "model is what the checkpoint was trained with"),
         (["checkpoint=run", "+env=math"], 2, "env is what the checkpoint was trained with"),
-        (["checkpoint=run", "agents.roles.writer.template=x"], 2, "agents.roles.writer.template is what the checkpoint was trained with"),
+        (
+            ["checkpoint=run", "agents.roles.writer.template=x"],
+            2,
+            "agents.roles.writer.template is what the checkpoint was trained with",
+        ),
         (["checkpoint=run", "advantage=grpo"], 2, "advantage has no say in an evaluation"),
-        (["checkpoint=run", "trainer.max_iterations=3"], 2, "trainer.max_iterations has no say in an evaluation"),
+        (
+            ["checkpoint=run", "trainer.max_iterations=3"],
+            2,
+            "trainer.max_iterations has no say in an evaluation",
+        ),
         (["checkpoint=run", "seed=0,1"], 2, "seed has several values"),
         (["checkpoint=run", "~logger.csv"], 2, "logger.csv has no say in an evaluation"),
         (["checkpoint=run", "~env.fails"], 2, "nothing can be removed"),
@@ -131,12 +202,16 @@ def refused(words: list[str], code: int, message: str, capsys: pytest.CaptureFix
         (["checkpoint=run", "data.test=missing.jsonl"], 1, "no file missing.jsonl"),
     ],
 )
-def test_a_wrong_request_is_one_line(words: list[str], code: int, message: str, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_request_is_one_line(
+    words: list[str], code: int, message: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(words, code, message, capsys)
     assert not list(trained.glob("evaluation-*"))
 
 
-def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     last = trained / "checkpoints/iteration-000002"
     (last / "groups/editor/model.safetensors").unlink()
     refused(["checkpoint=run"], 2, "groups/editor cannot be loaded", capsys)
@@ -155,22 +230,38 @@ def test_a_changed_prompt_is_pointed_out(trained: Path, capsys: pytest.CaptureFi
     file.write_text(json.dumps(manifest))
     assert main(["checkpoint=run", "evaluation=paper", "evaluation.samples=1", "evaluation.pass_at=[]"]) == 0
     captured = capsys.readouterr()
-    assert "the prompt template of writer is not the one it was trained with" in captured.err and "editor is not" not in captured.err
+    assert (
+        "the prompt template of writer is not the one it was trained with" in captured.err
+        and "editor is not" not in captured.err
+    )
     assert "greedy" not in captured.out  # the paper's protocol has no greedy pass
 
 
-def test_a_plain_model_is_evaluated_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_model_is_evaluated_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*TOY, "data.limit_test=3", "evaluation.samples=2"]) == 0
     (file,) = tmp_path.glob("outputs/custom-custom/*/evaluation-test.json")
     record = json.loads(file.read_text())
     assert record["checkpoint"] is None and record["iteration"] is None
-    assert record["models"]["writer"] == {"path": "random:llama-tiny", "weights_version": 0} and record["data"]["tasks"] == 3
+    assert (
+        record["models"]["writer"] == {"path": "random:llama-tiny", "weights_version": 0}
+        and record["data"]["tasks"] == 3
+    )
 
 
-def test_what_a_group_asked_for_holds_for_its_weights_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_group_asked_for_holds_for_its_weights_here_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["trainer.max_iterations=1", "rollout.samples=2", "logger=none", "data.tasks_per_iteration=2", "output_dir=run"]
+    words = [
+        "trainer.max_iterations=1",
+        "rollout.samples=2",
+        "logger=none",
+        "data.tasks_per_iteration=2",
+        "output_dir=run",
+    ]
     assert train([*TOY, *words, "engine.groups.shared.max_batch_tokens=300"]) == 0
     built: list[int] = []
     monkeypatch.setattr(TransformersEngine, "__init__", _noting(TransformersEngine.__init__, built))

@@ -26,7 +26,13 @@ TOY = [
     f"env._target_={HERE}.ToyWorld",
     *TEAM_WORDS,
 ]
-SHORT = ["model=tiny_random", "model.max_new_tokens=3", "trainer.max_iterations=1", "rollout.samples=2", "data.tasks_per_iteration=2"]
+SHORT = [
+    "model=tiny_random",
+    "model.max_new_tokens=3",
+    "trainer.max_iterations=1",
+    "rollout.samples=2",
+    "data.tasks_per_iteration=2",
+]
 
 ENV = '''
 from drmas_pl.env import StepResult, TextEnv
@@ -115,26 +121,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_leaves_one_folder_that_tells_how_it_was_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_one_folder_that_tells_how_it_was_made(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("seed=3") == 0
     out = capsys.readouterr().out
-    assert not logging.getLogger("drmas_pl.workers.update").disabled  # Hydra would silence what was imported before it
+    assert not logging.getLogger(
+        "drmas_pl.workers.update"
+    ).disabled  # Hydra would silence what was imported before it
     assert "calls of editor" in out and "custom plays custom" in out and "Traceback" not in out
     (place,) = folder.glob("outputs/custom-custom/*")
     assert [path.name for path in folder.iterdir()] == ["outputs"]
     config = yaml.safe_load((place / "config.yaml").read_text())
-    assert config["seed"] == 3 and config["rollout"]["samples"] == 2 and config["output_dir"] == f"outputs/custom-custom/{place.name}"
+    assert (
+        config["seed"] == 3
+        and config["rollout"]["samples"] == 2
+        and config["output_dir"] == f"outputs/custom-custom/{place.name}"
+    )
     assert json.loads((place / "summary.json").read_text())["iterations"] == 1
     assert (place / "checkpoints/iteration-000001/manifest.json").is_file() and (place / "logs").is_dir()
 
 
-def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("output_dir=run", "logger=none") == 0
     before = (folder / "run/config.yaml").read_text()
     for words, message in (
         (["output_dir=run"], "already holds a run"),
         (["output_dir=run", "resume=run"], "nothing left to do"),
-        (["output_dir=run", "resume=run", "trainer.max_iterations=2", "seed=9"], "seed 0, this run has seed 9"),
+        (
+            ["output_dir=run", "resume=run", "trainer.max_iterations=2", "seed=9"],
+            "seed 0, this run has seed 9",
+        ),
     ):
         assert run(*words, "logger=none") != 0
         assert message in capsys.readouterr().err
@@ -162,7 +181,11 @@ def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: 
         (["trainer.devices=x"], 2, "trainer.devices: Input should be a valid integer"),
         (["trainer.precision=15"], 2, "trainer: MultiAgentTrainer rejects its settings: "),
         (["trainer.limit_val_batches=2.5"], 2, "limit_val_batches"),
-        (["trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint}]"], 2, "use checkpoint_every"),
+        (
+            ["trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint}]"],
+            2,
+            "use checkpoint_every",
+        ),
         (["seed=abc"], 2, "seed: Input should be a valid integer"),
         (["sharing=both"], 2, "sharing: Input should be 'shared', 'per_agent' or 'lora'"),
         (["data.train=missing.jsonl"], 1, "no file missing.jsonl"),
@@ -170,7 +193,11 @@ def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: 
         (["resume=nowhere"], 1, "no checkpoint in nowhere"),
         (["model.path=random:huge"], 2, "no random model 'huge'"),
         (["env.fails='when built'"], 2, "env: ToyWorld failed with RuntimeError: no such world"),
-        (["agents.roles.critic._target_=tests.helpers.toy.Speaker"], 2, "agents.roles must name exactly ['writer', 'editor']"),
+        (
+            ["agents.roles.critic._target_=tests.helpers.toy.Speaker"],
+            2,
+            "agents.roles must name exactly ['writer', 'editor']",
+        ),
         (["--multirun", "seed=0,1", "optimizer.lr=abc"], 2, "optimizer.lr: Input should be a valid number"),
     ],
 )
@@ -183,10 +210,14 @@ def test_a_wrong_setting_is_one_line_and_leaves_nothing(
     assert list(folder.iterdir()) == []
 
 
-def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("env.fails='when played'") == 1
     error = capsys.readouterr().err
-    assert "RuntimeError: the world broke" in error and "max_failed_share" in error and "Traceback" not in error
+    assert (
+        "RuntimeError: the world broke" in error and "max_failed_share" in error and "Traceback" not in error
+    )
 
 
 def test_the_configuration_can_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +233,12 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python elsewhere, as a user does."""
     path = os.pathsep.join([str(ROOT), str(folder)])
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": path},
     )
 
 
@@ -210,9 +246,24 @@ def test_own_world_team_and_role_need_no_more_than_their_targets(tmp_path: Path)
     for name, source in (("my_env", ENV), ("my_team", TEAM), ("my_role", ROLE)):
         assert len(source.splitlines()) <= 50
         (tmp_path / f"{name}.py").write_text(source)
-    own = ["+env=custom", "env._target_=my_env.Vowels", "env.wanted=2", "+agents=custom", "agents._target_=my_team.Relay"]
+    own = [
+        "+env=custom",
+        "env._target_=my_env.Vowels",
+        "env.wanted=2",
+        "+agents=custom",
+        "agents._target_=my_team.Relay",
+    ]
     roles = [f"agents.roles.{name}._target_=my_role.Talker" for name in ("drafter", "decider")]
-    result = python(tmp_path, str(ROOT / "tools/train.py"), *own, *roles, *SHORT, "sharing=per_agent", "output_dir=run", "logger=none")
+    result = python(
+        tmp_path,
+        str(ROOT / "tools/train.py"),
+        *own,
+        *roles,
+        *SHORT,
+        "sharing=per_agent",
+        "output_dir=run",
+        "logger=none",
+    )
     assert result.returncode == 0, result.stderr
     assert "calls of decider" in result.stdout and "Traceback" not in result.stderr
     manifest = json.loads((tmp_path / "run/checkpoints/iteration-000001/manifest.json").read_text())
@@ -223,7 +274,11 @@ def test_help_needs_no_heavy_import(tmp_path: Path) -> None:
     code = "import sys; from drmas_pl.tools import train, evaluate\n"
     code += "for tool in (train, evaluate): tool.main(['--help'])\nprint('torch' in sys.modules)"
     result = python(tmp_path, "-c", code)
-    assert result.returncode == 0 and result.stdout.count("usage: python tools/") == 2 and result.stdout.endswith("False\n"), result.stderr
+    assert (
+        result.returncode == 0
+        and result.stdout.count("usage: python tools/") == 2
+        and result.stdout.endswith("False\n")
+    ), result.stderr
 
 
 def test_settings_of_the_toy_reach_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +289,17 @@ def test_settings_of_the_toy_reach_the_run(folder: Path, monkeypatch: pytest.Mon
         raise TrainingStopped("seen")
 
     monkeypatch.setattr(MultiAgentTrainer, "fit", fit)
-    words = ["trainer.keep_best=false", "trainer.checkpoint_every=7", "rollout.max_calls=9", "evaluation.greedy=false"]
+    words = [
+        "trainer.keep_best=false",
+        "trainer.checkpoint_every=7",
+        "rollout.max_calls=9",
+        "evaluation.greedy=false",
+    ]
     assert run(*words, "logger=none") == 1
     (trainer,) = seen
-    assert (trainer.keep_best, trainer.checkpoint_every, trainer.rollout.max_calls, trainer.evaluation.greedy) == (False, 7, 9, False)
+    assert (
+        trainer.keep_best,
+        trainer.checkpoint_every,
+        trainer.rollout.max_calls,
+        trainer.evaluation.greedy,
+    ) == (False, 7, 9, False)

@@ -33,7 +33,11 @@ def compare(fabric: Fabric) -> tuple[Tensor, Tensor]:
             return compiled(query, key, value, mask, scale)
 
     with flex_gradients_on_cpu(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn.Module, "compile", lambda self, **settings: compile_module(self, backend="aot_eager", **settings))
+        patch.setattr(
+            nn.Module,
+            "compile",
+            lambda self, **settings: compile_module(self, backend="aot_eager", **settings),
+        )
         compile_layers(policy, device=torch.device("cpu"))
         patch.setattr(tree, "flex_tree_attention", attend)
         patch.setattr(forward, "tree_kernel", lambda policy: "blocks")

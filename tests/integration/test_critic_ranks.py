@@ -19,7 +19,9 @@ from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 
 # so few tokens at once that there are more micro-batches than ranks, and an odd number of them
-TIGHT = CriticSettings(optimizer=OptimizerSettings(lr=1e-2), micro_batch_tokens=12, updates_per_iteration=2, max_grad_norm=0.5)
+TIGHT = CriticSettings(
+    optimizer=OptimizerSettings(lr=1e-2), micro_batch_tokens=12, updates_per_iteration=2, max_grad_norm=0.5
+)
 
 
 def make_rows() -> list[Row]:
@@ -34,7 +36,9 @@ def make_rows() -> list[Row]:
 def build(fabric: Fabric) -> CriticGroup:
     policy, tokenizer = tiny_policy(seed=1, context_length=128)
     model = ValueModel(policy)
-    return CriticGroup("shared", model=model, agents=["writer"], pad_id=tokenizer.pad_token_id, fabric=fabric, settings=TIGHT)
+    return CriticGroup(
+        "shared", model=model, agents=["writer"], pad_id=tokenizer.pad_token_id, fabric=fabric, settings=TIGHT
+    )
 
 
 def learn(fabric: Fabric, folder: Path, updates: int = 2) -> dict[str, Any]:
@@ -42,12 +46,18 @@ def learn(fabric: Fabric, folder: Path, updates: int = 2) -> dict[str, Any]:
     critic = build(fabric)
     rows, reports = make_rows(), []
     for update in range(updates):
-        lines = [ValueRow(row, values, tuple(float(i % 2) for i in row.response_ids)) for row, values in zip(rows, critic.values(rows))]
+        lines = [
+            ValueRow(row, values, tuple(float(i % 2) for i in row.response_ids))
+            for row, values in zip(rows, critic.values(rows))
+        ]
         reports.append(critic.update(lines, seed=update))
         critic.save(folder / str(update))
         critic = build(fabric)
         critic.load(folder / str(update))
-    named = {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for name, p in critic.model.named_parameters()}
+    named = {
+        name: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone()
+        for name, p in critic.model.named_parameters()
+    }
     return {"weights": named, "reports": reports, "values": critic.values(rows)}
 
 

@@ -29,14 +29,31 @@ FAST = CriticSettings(optimizer=OptimizerSettings(lr=1e-2, schedule="cosine"), u
 
 
 def run(
-    folder: Path, *, sharing: Any = "shared", settings: CriticSettings = FAST, resume: Path | None = None, **more: Any
+    folder: Path,
+    *,
+    sharing: Any = "shared",
+    settings: CriticSettings = FAST,
+    resume: Path | None = None,
+    **more: Any,
 ) -> MultiAgentTrainer:
     """Play a whole PPO run, or the rest of one."""
     names, env, data = more.pop("names", ("writer", "editor")), more.pop("env", None), more.pop("data", None)
     made = make_trainer(folder, **{"estimator": GaeEstimator(), **more})
-    groups = make_groups(made.fabric, names=names, agent={"objective": {"dual_clip": None}}, update=UpdateSettings(updates_per_iteration=2))
+    groups = make_groups(
+        made.fabric,
+        names=names,
+        agent={"objective": {"dual_clip": None}},
+        update=UpdateSettings(updates_per_iteration=2),
+    )
     bindings = [AgentBinding(agent, "tiny-1") for group in groups.values() for agent in group.agents.values()]
-    critics = build_critics(bindings, sharing=sharing, fabric=made.fabric, load=load, settings=settings, iterations=made.max_iterations)
+    critics = build_critics(
+        bindings,
+        sharing=sharing,
+        fabric=made.fabric,
+        load=load,
+        settings=settings,
+        iterations=made.max_iterations,
+    )
     made.fit(WriterEditor(env or EvenEnv()), groups, data or make_data(), critics=critics, ckpt_path=resume)
     return made
 
@@ -69,7 +86,9 @@ def test_stopping_and_resuming_changes_nothing(tmp_path: Path, sharing: Any, est
         folder = tmp_path / str(stop)
         assert run(folder, **how, callbacks=[StopAt(stop)]).iteration == stop
         resumed = run(folder, **how, resume=folder, names=("editor", "writer"))
-        assert same(weights(resumed.groups), weights(whole.groups)) and same(judges(resumed), judges(whole)), stop
+        assert same(weights(resumed.groups), weights(whole.groups)) and same(
+            judges(resumed), judges(whole)
+        ), stop
         assert timeless(resumed) == timeless(whole), stop
     first = run(tmp_path / "none", **how, callbacks=[StopAt(1)])
     assert not same(judges(first), judges(whole))
@@ -79,7 +98,11 @@ def test_critics_are_in_checkpoints_and_metrics(tmp_path: Path) -> None:
     trainer = run(tmp_path, sharing="per_agent", max_iterations=2)
     newest = tmp_path / "checkpoints" / "iteration-000002" / "critics"
     assert sorted(path.name for path in newest.iterdir()) == ["editor", "writer"]
-    assert json.loads((newest / "editor" / "critic.json").read_text()) == {"agents": ["editor"], "steps": 4, "skipped_in_a_row": 0}
+    assert json.loads((newest / "editor" / "critic.json").read_text()) == {
+        "agents": ["editor"],
+        "steps": 4,
+        "skipped_in_a_row": 0,
+    }
     for record in timeless(trainer):
         if "train/reward" not in record:
             continue
@@ -94,7 +117,9 @@ def test_critics_warm_up_alone(tmp_path: Path) -> None:
     before = run(tmp_path / "cold", settings=settings, max_iterations=1)
     still = run(tmp_path / "warm", settings=settings, max_iterations=2)
     moved = run(tmp_path / "hot", settings=settings, max_iterations=3)
-    assert same(weights(before.groups), weights(still.groups)) and not same(weights(moved.groups), weights(still.groups))
+    assert same(weights(before.groups), weights(still.groups)) and not same(
+        weights(moved.groups), weights(still.groups)
+    )
     assert not same(judges(before), judges(still)) and still.state.idle == 0
     assert [group.weights_version for group in moved.groups.values()] == [1, 1]
 
@@ -102,7 +127,8 @@ def test_critics_warm_up_alone(tmp_path: Path) -> None:
 def test_a_checkpoint_with_other_critics_is_refused(tmp_path: Path) -> None:
     run(tmp_path, callbacks=[StopAt(1)])
     with pytest.raises(
-        CheckpointError, match=r"has critics \['shared'\], but this run \['editor', 'writer'\]; use the same critic settings"
+        CheckpointError,
+        match=r"has critics \['shared'\], but this run \['editor', 'writer'\]; use the same critic settings",
     ):
         run(tmp_path, sharing="per_agent", resume=tmp_path)
 
@@ -110,7 +136,9 @@ def test_a_checkpoint_with_other_critics_is_refused(tmp_path: Path) -> None:
 def test_evaluation_needs_no_critic(tmp_path: Path) -> None:
     run(tmp_path, callbacks=[StopAt(1)])
     trainer = make_trainer(tmp_path, estimator=GaeEstimator())
-    result = trainer.validate(WriterEditor(EvenEnv()), make_groups(trainer.fabric), make_data(), ckpt_path=tmp_path)
+    result = trainer.validate(
+        WriterEditor(EvenEnv()), make_groups(trainer.fabric), make_data(), ckpt_path=tmp_path
+    )
     assert 0 <= result.sampled <= 1
 
 
@@ -134,14 +162,25 @@ def test_a_critic_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: p
 def test_the_critic_of_a_fixed_policy_learns_what_its_turns_are_worth(tmp_path: Path) -> None:
     # the policy stands still, since only its critic warms up
     settings = CriticSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=15, epochs=2)
-    trainer = run(tmp_path, settings=settings, max_iterations=15, env=Kind(), data=make_data(tasks_per_iteration=6))
+    trainer = run(
+        tmp_path, settings=settings, max_iterations=15, env=Kind(), data=make_data(tasks_per_iteration=6)
+    )
     records = [record for record in timeless(trainer) if "train/reward" in record]
-    losses, explained = ([record[f"train/critic/shared/{name}"] for record in records] for name in ("value_loss", "explained_variance"))
+    losses, explained = (
+        [record[f"train/critic/shared/{name}"] for record in records]
+        for name in ("value_loss", "explained_variance")
+    )
     assert sum(losses[-3:]) < 0.3 * sum(losses[:3]), losses
     assert explained[0] == 0 and min(explained[-3:]) > 0.5, explained
 
 
-SHORT = ["trainer.max_iterations=1", "data.limit_validation=4", "data.tasks_per_iteration=6", "rollout.samples=4", "logger=none"]
+SHORT = [
+    "trainer.max_iterations=1",
+    "data.limit_validation=4",
+    "data.tasks_per_iteration=6",
+    "rollout.samples=4",
+    "logger=none",
+]
 PPO = ["advantage=gae", "critic=value_head", "objective=ppo"]
 
 
@@ -154,16 +193,28 @@ def test_shipped_teams_learn_with_ppo_from_the_command_line(
     out = capsys.readouterr()
     assert "critic 'shared' (" in out.out and "Traceback" not in out.out + out.err
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert any(record.get("train/critic/shared/steps") == 1 and record.get("train/group/shared/steps") == 1 for record in metrics)
+    assert any(
+        record.get("train/critic/shared/steps") == 1 and record.get("train/group/shared/steps") == 1
+        for record in metrics
+    )
     assert (tmp_path / "run/checkpoints/iteration-000001/critics/shared/model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["advantage=gae"], "needs a critic for every trained agent, but ['solver', 'verifier'] have none; use critic=value_head"),
-        (["critic=value_head"], "critics ['shared'] are configured, but GroupNormalizer does not read values"),
-        ([*PPO, "critic.value_clib=0.1"], "unknown setting 'critic.value_clib'; did you mean 'critic.value_clip'?"),
+        (
+            ["advantage=gae"],
+            "needs a critic for every trained agent, but ['solver', 'verifier'] have none; use critic=value_head",
+        ),
+        (
+            ["critic=value_head"],
+            "critics ['shared'] are configured, but GroupNormalizer does not read values",
+        ),
+        (
+            [*PPO, "critic.value_clib=0.1"],
+            "unknown setting 'critic.value_clib'; did you mean 'critic.value_clip'?",
+        ),
         ([*PPO, "critic.value_clip=-1"], "value_clip must be positive"),
         ([*PPO, "critic.sharing=both"], "critic.sharing: Input should be 'shared' or 'per_agent'"),
         ([*PPO, "critic.optimizer.lr=abc"], "critic.optimizer.lr: Input should be a valid number"),
@@ -173,7 +224,11 @@ def test_shipped_teams_learn_with_ppo_from_the_command_line(
     ],
 )
 def test_what_cannot_work_is_one_line_and_leaves_nothing(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["+env=math", "+agents=loop", *words, *SHORT, "output_dir=run"]) == 2
@@ -182,11 +237,15 @@ def test_what_cannot_work_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trained_run_is_evaluated_without_its_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_run_is_evaluated_without_its_critic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from drmas_pl.tools.evaluate import main as evaluate
 
     monkeypatch.chdir(tmp_path)
     assert main(["+env=math", "+agents=loop", *PPO, *SHORT, "output_dir=run"]) == 0
     monkeypatch.setattr(CriticGroup, "__init__", lambda *args, **more: pytest.fail("a critic was built"))
     assert evaluate(["checkpoint=run", "split=validation", "data.limit_validation=2"]) == 0
-    assert torch.load(tmp_path / "run/checkpoints/iteration-000001/critics/shared/optimizer.pt", weights_only=True)
+    assert torch.load(
+        tmp_path / "run/checkpoints/iteration-000001/critics/shared/optimizer.pt", weights_only=True
+    )

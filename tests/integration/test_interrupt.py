@@ -26,7 +26,9 @@ class Interrupt(Callback):
         setattr(self, hook, press)
 
 
-def test_an_interrupted_run_saves_returns_and_can_be_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupted_run_saves_returns_and_can_be_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stopped = run(tmp_path / "part", callbacks=[Interrupt(2)])
     assert stopped.iteration == 2 and (tmp_path / "part" / "summary.json").exists()
     assert "stopping after this iteration" in caplog.text

@@ -36,7 +36,10 @@ def base_weights(groups: Any) -> dict[str, Tensor]:
 
 
 def adapters(groups: Any) -> dict[str, dict[str, Tensor]]:
-    return {name: {key: p.detach().clone() for key, p in policy_of(group).named_parameters()} for name, group in groups.items()}
+    return {
+        name: {key: p.detach().clone() for key, p in policy_of(group).named_parameters()}
+        for name, group in groups.items()
+    }
 
 
 def test_agents_learn_adapters_of_their_own_and_the_base_stays_as_it_was(tmp_path: Path) -> None:
@@ -44,7 +47,9 @@ def test_agents_learn_adapters_of_their_own_and_the_base_stays_as_it_was(tmp_pat
     trained = run(tmp_path, groups=groups)
     before = base_weights(make_groups(Fabric(accelerator="cpu", devices=1), sharing="lora"))
     after = base_weights(trained.groups)
-    assert before.keys() == after.keys() and all(torch.equal(weights, after[name]) for name, weights in before.items())
+    assert before.keys() == after.keys() and all(
+        torch.equal(weights, after[name]) for name, weights in before.items()
+    )
     writer, editor = adapters(trained.groups).values()
     assert all(group.weights_version > 0 for group in trained.groups.values())
     assert any(not torch.equal(weights, editor[name]) for name, weights in writer.items())
@@ -60,7 +65,9 @@ def test_a_run_with_adapters_resumes_where_it_was(tmp_path: Path, offload: Any) 
     groups = {"sharing": "lora", "update": UpdateSettings(offload=offload)}
     whole = run(tmp_path / "whole", groups={"sharing": "lora"})
     run(tmp_path / "part", groups=groups, callbacks=[StopAt(2)])
-    resumed = run(tmp_path / "part", resume=tmp_path / "part", groups={**groups, "names": ("editor", "writer")})
+    resumed = run(
+        tmp_path / "part", resume=tmp_path / "part", groups={**groups, "names": ("editor", "writer")}
+    )
     assert timeless(resumed) == timeless(whole)
     for group in resumed.groups.values():
         with group.offload.present("weights"):
@@ -94,15 +101,26 @@ def test_two_ranks_learn_the_adapters_that_one_learns(tmp_path: Path) -> None:
                 assert torch.allclose(found[name][key], expected, atol=1e-6), (name, key)
 
 
-def test_train_evaluate_and_export_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_evaluate_and_export_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    small = ["rollout.samples=4", "data.tasks_per_iteration=6", "data.limit_validation=4", "model.max_new_tokens=12", "logger=none"]
+    small = [
+        "rollout.samples=4",
+        "data.tasks_per_iteration=6",
+        "data.limit_validation=4",
+        "model.max_new_tokens=12",
+        "logger=none",
+    ]
     words = ["+env=search", "+agents=hierarchy", "sharing=lora", "lora.rank=4", "optimizer.lr=1e-2", *small]
     assert train.main([*words, "trainer.max_iterations=2", "output_dir=run"]) == 0
     folder = Path("run/checkpoints/iteration-000002/groups/verifier")
     assert (folder / "adapter_model.safetensors").is_file() and not list(folder.glob("model*.safetensors"))
 
-    assert evaluate.main(["checkpoint=run", "split=validation", "data.limit_validation=4", "output=record.json"]) == 0
+    assert (
+        evaluate.main(["checkpoint=run", "split=validation", "data.limit_validation=4", "output=record.json"])
+        == 0
+    )
     after = json.loads(Path("run/summary.json").read_text())["after_greedy"]
     assert json.loads(Path("record.json").read_text())["greedy"] == pytest.approx(after)
 

@@ -23,7 +23,9 @@ def engine(folder: Path, group: str, policy: Any, tokenizer: Any) -> Engine:
 
 def test_a_run_with_adapters_has_one_server_whose_base_is_never_sent_again(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", groups=LORA, max_iterations=3)
-    served = run(tmp_path / "served", groups={**LORA, "engine": functools.partial(engine, tmp_path)}, max_iterations=3)
+    served = run(
+        tmp_path / "served", groups={**LORA, "engine": functools.partial(engine, tmp_path)}, max_iterations=3
+    )
     for group in served.groups.values():
         group.close()
     for mine, theirs in zip(timeless(served), timeless(plain), strict=True):

@@ -48,7 +48,9 @@ def train(*words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 
 @pytest.mark.parametrize(("group", "option"), PRESETS, ids=lambda word: word)
-def test_preset_trains_one_iteration(group: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preset_trains_one_iteration(
+    group: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = train(f"{group}={option}", *NEEDS.get(option, ()), folder=tmp_path, monkeypatch=monkeypatch)
     assert record["train/group/shared/steps"] >= 1 and record["train/group/shared/skipped"] == 0
     assert 0 < record["train/group/shared/grad_norm"] < math.inf
@@ -56,7 +58,9 @@ def test_preset_trains_one_iteration(group: str, option: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_half_precision_plays_every_turn(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_plays_every_turn(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = train(f"trainer.precision={precision}", folder=tmp_path, monkeypatch=monkeypatch)
     assert record["train/failed"] == 0 and record["train/group/shared/steps"] >= 1
     assert all(math.isfinite(value) for value in record.values())

@@ -20,7 +20,9 @@ from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 
 # so few tokens at once that the writer's rows make many micro-batches; the editor's single row makes one, which only one rank has
-TIGHT = UpdateSettings(micro_batch_tokens=12, updates_per_iteration=2, old_logp="recompute", max_grad_norm=0.5)
+TIGHT = UpdateSettings(
+    micro_batch_tokens=12, updates_per_iteration=2, old_logp="recompute", max_grad_norm=0.5
+)
 AGENT = {"objective": {"kl_coef": 0.1, "entropy_coef": 0.01}}
 
 
@@ -30,7 +32,9 @@ def make_rows() -> dict[str, list[Row]]:
     def draw(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(1, 200, (count,), generator=generator).tolist())
 
-    writer = [Row("writer", draw(2 + n % 5), draw(1 + n % 4), (), (-1.0) ** n * (n + 1) / 4) for n in range(9)]
+    writer = [
+        Row("writer", draw(2 + n % 5), draw(1 + n % 4), (), (-1.0) ** n * (n + 1) / 4) for n in range(9)
+    ]
     rows = [*writer, Row("editor", draw(3), draw(2), (), 1.5)]
     filled = [replace(row, logprobs=(-1.0,) * len(row.response_ids)) for row in rows]
     return {"writer": filled[:-1], "editor": filled[-1:]}
@@ -39,13 +43,20 @@ def make_rows() -> dict[str, list[Row]]:
 def learn(fabric: Fabric, updates: int = 2) -> dict[str, Any]:
     """Update a shared group and return what must not depend on the number of ranks."""
     optimizer = OptimizerSettings(lr=1e-2, weight_decay=0.1)
-    group = make_groups(fabric, sharing="shared", update=TIGHT, optimizer=optimizer, agent=AGENT, iterations=updates)["shared"]
+    group = make_groups(
+        fabric, sharing="shared", update=TIGHT, optimizer=optimizer, agent=AGENT, iterations=updates
+    )["shared"]
     rows, reports = make_rows(), []
     for update in range(updates):
         with group.training():
             reports.append(group.update(rows, seed=update))
     scores = group.score(group.module, rows["writer"], group.agents["writer"])
-    return {"weights": whole_weights(group), "reports": reports, "scores": scores, "version": group.weights_version}
+    return {
+        "weights": whole_weights(group),
+        "reports": reports,
+        "scores": scores,
+        "version": group.weights_version,
+    }
 
 
 def whole_weights(group: WorkerGroup) -> dict[str, torch.Tensor]:
@@ -61,7 +72,11 @@ def test_two_ranks_learn_what_one_learns(kind: Parallel, tmp_path: Path) -> None
         for name, weights in alone["weights"].items():
             assert torch.allclose(found["weights"][name], weights, atol=1e-6), name
         for report, expected in zip(found["reports"], alone["reports"], strict=True):
-            assert (report.steps, report.skipped, report.rows) == (expected.steps, expected.skipped, expected.rows)
+            assert (report.steps, report.skipped, report.rows) == (
+                expected.steps,
+                expected.skipped,
+                expected.rows,
+            )
             assert report.group == pytest.approx(expected.group, rel=1e-4, abs=1e-6)
             for agent, metrics in expected.agents.items():
                 assert report.agents[agent] == pytest.approx(metrics, rel=1e-3, abs=1e-5)
@@ -71,7 +86,9 @@ def test_two_ranks_learn_what_one_learns(kind: Parallel, tmp_path: Path) -> None
 
 def poisoned(fabric: Fabric) -> tuple[int, int]:
     """Update on rows of which one, on one rank alone, makes the loss infinite."""
-    group = make_groups(fabric, sharing="shared", update=replace(TIGHT, updates_per_iteration=1, old_logp="engine"))["shared"]
+    group = make_groups(
+        fabric, sharing="shared", update=replace(TIGHT, updates_per_iteration=1, old_logp="engine")
+    )["shared"]
     rows = make_rows()
     rows["writer"][0] = replace(rows["writer"][0], advantage=float("inf"))
     with group.training():

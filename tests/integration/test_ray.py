@@ -34,8 +34,13 @@ pytestmark = [
     pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
-TIGHT = UpdateSettings(updates_per_iteration=2, micro_batch_tokens=40, max_grad_norm=0.5, old_logp="recompute")
-LEARNING = {"agent": {"objective": {"kl_coef": 0.1, "kl_in": "reward"}, "sampling": {"max_new_tokens": 4}}, "update": TIGHT}
+TIGHT = UpdateSettings(
+    updates_per_iteration=2, micro_batch_tokens=40, max_grad_norm=0.5, old_logp="recompute"
+)
+LEARNING = {
+    "agent": {"objective": {"kl_coef": 0.1, "kl_in": "reward"}, "sampling": {"max_new_tokens": 4}},
+    "update": TIGHT,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +49,14 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def fit(folder: Path, groups: Mapping[str, Any], *, env: EvenEnv | None = None, resume: Path | None = None, **trainer: Any) -> Any:
+def fit(
+    folder: Path,
+    groups: Mapping[str, Any],
+    *,
+    env: EvenEnv | None = None,
+    resume: Path | None = None,
+    **trainer: Any,
+) -> Any:
     made = make_trainer(folder, **trainer)
     made.fit(WriterEditor(env or EvenEnv()), groups, make_data(), ckpt_path=resume)
     return made
@@ -54,9 +66,15 @@ def saved(folder: Path, iteration: int) -> dict[str, torch.Tensor]:
     """Return weights and optimizer state of a checkpoint under flat names."""
     found: dict[str, torch.Tensor] = {}
     for group in sorted((folder / "checkpoints" / f"iteration-{iteration:06d}" / "groups").iterdir()):
-        found |= {f"{group.name}/{name}": tensor for name, tensor in load_file(group / "model.safetensors").items()}
+        found |= {
+            f"{group.name}/{name}": tensor for name, tensor in load_file(group / "model.safetensors").items()
+        }
         state = torch.load(group / "optimizer.pt", weights_only=True)
-        found |= {f"{group.name}/{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+        found |= {
+            f"{group.name}/{name}/{key}": value
+            for name, values in state.items()
+            for key, value in values.items()
+        }
     return found
 
 
@@ -64,7 +82,10 @@ def assert_close(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.T
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         # one step moves a weight by up to 1e-2
-        assert torch.allclose(tensor, second[name], atol=2e-4, rtol=1e-3), (name, (tensor - second[name]).abs().max())
+        assert torch.allclose(tensor, second[name], atol=2e-4, rtol=1e-3), (
+            name,
+            (tensor - second[name]).abs().max(),
+        )
 
 
 def assert_same_course(first: MultiAgentTrainer, second: MultiAgentTrainer) -> None:
@@ -97,7 +118,9 @@ def test_a_rank_without_rows_of_one_role(tmp_path: Path) -> None:
     here = make_groups(Fabric(accelerator="cpu", devices=1), sharing="shared", update=TIGHT)["shared"]
     with here.rollout() as engine:
         collector = Collector(WriterEditor(EvenEnv()), here.agents)
-        played = collector.collect(make_tasks(6), dict.fromkeys(here.agents, engine), Phase("train", samples=3))
+        played = collector.collect(
+            make_tasks(6), dict.fromkeys(here.agents, engine), Phase("train", samples=3)
+        )
     turns = [turn for trajectory in played for turn in trajectory.turns]
     rows = {
         name: [
@@ -136,8 +159,16 @@ def test_ranks_that_die_are_replaced_and_the_run_is_the_same(
     mortal = {"agent": {"grave": str(tmp_path / "grave"), "sampling": {"max_new_tokens": 4}}, "kind": Mortal}
     with remote_groups(settings, **mortal) as groups, caplog.at_level(logging.WARNING, logger="drmas_pl"):
         # an iteration plays eight episodes, so that the second one loses the editor, which may have been replaced in the first
-        fit(tmp_path / "there", groups, env=Slayer(lambda: ray.kill(groups["editor"].actors[1]), episode=9), **quick)
-    assert "update of worker group" in caplog.text and "generation of worker group 'editor' (agents editor; tasks toy-" in caplog.text
+        fit(
+            tmp_path / "there",
+            groups,
+            env=Slayer(lambda: ray.kill(groups["editor"].actors[1]), episode=9),
+            **quick,
+        )
+    assert (
+        "update of worker group" in caplog.text
+        and "generation of worker group 'editor' (agents editor; tasks toy-" in caplog.text
+    )
     assert caplog.text.count("lost a process") == 2
     assert_close(saved(tmp_path / "there", 3), saved(tmp_path / "here", 3))
 
@@ -148,7 +179,8 @@ def test_a_stuck_stage_is_named_and_ends_the_run(tmp_path: Path) -> None:
         for group in groups.values():
             group.watch.timeout = 5.0
         with pytest.raises(
-            TrainingStopped, match=r"generation of worker group 'writer' \(agents writer; tasks held-0, held-1\) did not end"
+            TrainingStopped,
+            match=r"generation of worker group 'writer' \(agents writer; tasks held-0, held-1\) did not end",
         ):
             fit(tmp_path, groups)
         assert groups["writer"].lost and not groups["editor"].lost
@@ -162,7 +194,9 @@ def test_a_group_of_one_rank_starts_anew(tmp_path: Path) -> None:
         group.save(tmp_path / "before")
         group.keep(tmp_path / "kept")
         ray.kill(group.actors[0])
-        with pytest.raises(GroupLost, match=r"saving of worker group 'writer' \(agents writer\) lost a process"):
+        with pytest.raises(
+            GroupLost, match=r"saving of worker group 'writer' \(agents writer\) lost a process"
+        ):
             group.save(tmp_path / "lost")
         with pytest.raises(GroupLost, match="has lost its processes; restore it first"):
             group.save(tmp_path / "lost")
@@ -186,7 +220,8 @@ def test_groups_sit_where_they_are_told() -> None:
 
 def test_what_does_not_fit_is_refused_before_anything_is_scheduled() -> None:
     with pytest.raises(
-        ConfigError, match=r"ask for 5 places with 1 CPU and 1 GPU each \(ranks: a 5, b 5\).*1 node\(s\) with 8 CPU and 4 GPU"
+        ConfigError,
+        match=r"ask for 5 places with 1 CPU and 1 GPU each \(ranks: a 5, b 5\).*1 node\(s\) with 8 CPU and 4 GPU",
     ):
         Pool(ClusterSettings(ranks=5), ["a", "b"])
     with pytest.raises(ConfigError, match="ask for 10 places with 1 CPU each"):

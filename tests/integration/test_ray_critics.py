@@ -43,7 +43,9 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def fit(folder: Path, team: Any, *, env: EvenEnv | None = None, resume: Path | None = None, **trainer: Any) -> Any:
+def fit(
+    folder: Path, team: Any, *, env: EvenEnv | None = None, resume: Path | None = None, **trainer: Any
+) -> Any:
     groups, critics = team
     made = make_trainer(folder, **{"estimator": GaeEstimator(), **trainer})
     made.fit(WriterEditor(env or EvenEnv()), groups, make_data(), critics=critics, ckpt_path=resume)
@@ -54,9 +56,16 @@ def judges(folder: Path, iteration: int) -> dict[str, Tensor]:
     """Return weights and optimizer state of a checkpoint's critics under flat names."""
     found: dict[str, Tensor] = {}
     for critic in sorted((folder / "checkpoints" / f"iteration-{iteration:06d}" / "critics").iterdir()):
-        found |= {f"{critic.name}/{name}": tensor for name, tensor in load_file(critic / "model.safetensors").items()}
+        found |= {
+            f"{critic.name}/{name}": tensor
+            for name, tensor in load_file(critic / "model.safetensors").items()
+        }
         state = torch.load(critic / "optimizer.pt", weights_only=True)
-        found |= {f"{critic.name}/{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+        found |= {
+            f"{critic.name}/{name}/{key}": value
+            for name, values in state.items()
+            for key, value in values.items()
+        }
     return found
 
 
@@ -72,7 +81,9 @@ def test_critics_learn_what_they_learn_here(tmp_path: Path) -> None:
     own = settings(groups={"critic-shared": GroupRanks(ranks=1)})
     with remote_team(own, critics={"sharing": "shared", "settings": FAST}, **GROUPS) as team:
         (critic,) = team[1].values()
-        assert len(critic.facts) == 1 and critic.parameter_count > 1000 and "1 rank, cpu on" in critic.describe()
+        assert (
+            len(critic.facts) == 1 and critic.parameter_count > 1000 and "1 rank, cpu on" in critic.describe()
+        )
         assert_same_course(fit(tmp_path / "there", team, callbacks=[StopAt(2)]), part)
         assert_close(judges(tmp_path / "there", 2), judges(tmp_path / "here", 2))
         run_here(tmp_path / "back", resume=tmp_path / "there")
@@ -90,8 +101,14 @@ def test_groups_and_critics_in_shares_that_leave_the_device(tmp_path: Path) -> N
     with remote_team(sharded, critics={"sharing": "shared", "settings": FAST}, **moving) as team:
         fit(tmp_path / "there", team, callbacks=[StopAt(2)])
         written = tmp_path / "there" / "checkpoints" / "iteration-000002"
-        for folder in (written / "groups" / "writer", written / "groups" / "editor", written / "critics" / "shared"):
-            assert len(list((folder / "shards").glob("*.distcp"))) == 2 and not list(folder.glob("*.safetensors"))
+        for folder in (
+            written / "groups" / "writer",
+            written / "groups" / "editor",
+            written / "critics" / "shared",
+        ):
+            assert len(list((folder / "shards").glob("*.distcp"))) == 2 and not list(
+                folder.glob("*.safetensors")
+            )
         fit(tmp_path / "on", team, resume=tmp_path / "there", callbacks=[StopAt(3)])
     run_here(tmp_path / "back", resume=tmp_path / "on")
     assert_close(judges(tmp_path / "back", 4), judges(tmp_path / "whole", 4))
@@ -109,7 +126,12 @@ def test_critics_that_die_are_replaced_and_the_run_is_the_same(
 
     quick: dict[str, Any] = {"limit_val_batches": 0, "max_iterations": 3}
     run_here(tmp_path / "here", sharing="per_agent", **quick)
-    mortal = {**GROUPS, "agent": {**GROUPS["agent"], "grave": str(tmp_path / "grave")}, "kind": Mortal, "iterations": 3}
+    mortal = {
+        **GROUPS,
+        "agent": {**GROUPS["agent"], "grave": str(tmp_path / "grave")},
+        "kind": Mortal,
+        "iterations": 3,
+    }
     teach, graves = RemoteCritic.update, [tmp_path / "critic"]
 
     def dying(critic: RemoteCritic, *args: Any, **kwargs: Any) -> Any:
@@ -121,8 +143,17 @@ def test_critics_that_die_are_replaced_and_the_run_is_the_same(
     with remote_team(settings(), critics={"sharing": "per_agent", "settings": FAST}, **mortal) as team:
         assert sorted(team[1]) == sorted(team[0]) == ["editor", "writer"]
         with caplog.at_level(logging.WARNING, logger="drmas_pl"):
-            fit(tmp_path / "there", team, env=Slayer(lambda: ray.kill(team[1]["writer"].actors[1]), episode=9), **quick)
-    for stage in ("update of worker group", "judging of critic 'writer' (agents writer)", "update of critic 'editor'"):
+            fit(
+                tmp_path / "there",
+                team,
+                env=Slayer(lambda: ray.kill(team[1]["writer"].actors[1]), episode=9),
+                **quick,
+            )
+    for stage in (
+        "update of worker group",
+        "judging of critic 'writer' (agents writer)",
+        "update of critic 'editor'",
+    ):
         assert stage in caplog.text
     assert caplog.text.count("lost a process") == 3
     assert_close(judges(tmp_path / "there", 3), judges(tmp_path / "here", 3))
@@ -135,7 +166,14 @@ def test_a_lost_critic_is_named_and_groups_of_nobody_are_refused() -> None:
         with pytest.raises(GroupLost, match="critic 'shared' has lost its processes; restore it first"):
             critics["shared"].values([])
     with (
-        pytest.raises(ConfigError, match=r"names \['critic-both'\], but the worker groups are \['critic-shared', 'writer'\]"),
-        remote_team(settings(groups={"critic-both": GroupRanks(ranks=1)}), critics={"sharing": "shared"}, names=("writer",)),
+        pytest.raises(
+            ConfigError,
+            match=r"names \['critic-both'\], but the worker groups are \['critic-shared', 'writer'\]",
+        ),
+        remote_team(
+            settings(groups={"critic-both": GroupRanks(ranks=1)}),
+            critics={"sharing": "shared"},
+            names=("writer",),
+        ),
     ):
         pass

@@ -29,8 +29,14 @@ pytestmark = [
     pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
-UPDATE = UpdateSettings(updates_per_iteration=2, micro_batch_tokens=40, max_grad_norm=0.5, old_logp="recompute")
-LEARNING = {"sharing": "lora", "agent": {"objective": {"kl_coef": 0.1}, "sampling": {"max_new_tokens": 4}}, "update": UPDATE}
+UPDATE = UpdateSettings(
+    updates_per_iteration=2, micro_batch_tokens=40, max_grad_norm=0.5, old_logp="recompute"
+)
+LEARNING = {
+    "sharing": "lora",
+    "agent": {"objective": {"kl_coef": 0.1}, "sampling": {"max_new_tokens": 4}},
+    "update": UPDATE,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,9 +50,16 @@ def adapters(folder: Path, iteration: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for group in sorted((folder / "checkpoints" / f"iteration-{iteration:06d}" / "groups").iterdir()):
         assert not list(group.glob("model*.safetensors"))
-        found |= {f"{group.name}/{name}": tensor for name, tensor in load_file(group / "adapter_model.safetensors").items()}
+        found |= {
+            f"{group.name}/{name}": tensor
+            for name, tensor in load_file(group / "adapter_model.safetensors").items()
+        }
         state = torch.load(group / "optimizer.pt", weights_only=True)
-        found |= {f"{group.name}/{name}/{key}": value for name, values in state.items() for key, value in values.items()}
+        found |= {
+            f"{group.name}/{name}/{key}": value
+            for name, values in state.items()
+            for key, value in values.items()
+        }
     return found
 
 
@@ -56,7 +69,9 @@ def test_two_adapters_on_two_ranks_learn_what_this_process_learns(tmp_path: Path
     part = run_here(tmp_path / "here", groups=LEARNING, callbacks=[StopAt(2)])
     with remote_groups(ClusterSettings(ranks=2, colocate=False), **LEARNING) as groups:
         writer, editor = groups.values()
-        assert writer.actors == editor.actors and [fact.gpus for fact in writer.facts] == [fact.gpus for fact in editor.facts]
+        assert writer.actors == editor.actors and [fact.gpus for fact in writer.facts] == [
+            fact.gpus for fact in editor.facts
+        ]
         assert not writer.alone and writer.parameter_count == editor.parameter_count < 100_000
         assert_same_course(fit(tmp_path / "there", groups, callbacks=[StopAt(2)]), part)
         assert_close(adapters(tmp_path / "there", 2), adapters(tmp_path / "here", 2))
@@ -70,18 +85,32 @@ def test_two_adapters_on_two_ranks_learn_what_this_process_learns(tmp_path: Path
     assert (tmp_path / "back" / "checkpoints" / "iteration-000005").is_dir()
 
 
-def test_all_groups_of_lost_processes_are_restored_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_groups_of_lost_processes_are_restored_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A rank dies while the editor generates, and one in the middle of the writer's update."""
     import ray
 
     quick: dict[str, Any] = {"limit_val_batches": 0, "max_iterations": 3}
     run_here(tmp_path / "here", groups={"sharing": "lora"}, **quick)
-    mortal = {"agent": {"grave": str(tmp_path / "grave"), "sampling": {"max_new_tokens": 4}}, "kind": Mortal, "sharing": "lora"}
+    mortal = {
+        "agent": {"grave": str(tmp_path / "grave"), "sampling": {"max_new_tokens": 4}},
+        "kind": Mortal,
+        "sharing": "lora",
+    }
     with remote_groups(ClusterSettings(ranks=2, gpus_per_rank=0), **mortal) as groups:
         first = list(groups["writer"].actors)
         with caplog.at_level(logging.WARNING, logger="drmas_pl"):
-            fit(tmp_path / "there", groups, env=Slayer(lambda: ray.kill(groups["editor"].actors[1]), episode=9), **quick)
-        assert not set(first) & set(groups["writer"].actors) and groups["writer"].actors == groups["editor"].actors
+            fit(
+                tmp_path / "there",
+                groups,
+                env=Slayer(lambda: ray.kill(groups["editor"].actors[1]), episode=9),
+                **quick,
+            )
+        assert (
+            not set(first) & set(groups["writer"].actors)
+            and groups["writer"].actors == groups["editor"].actors
+        )
     assert caplog.text.count("lost a process") == 2 and "update of worker group" in caplog.text
     assert_close(adapters(tmp_path / "there", 3), adapters(tmp_path / "here", 3))
 
@@ -100,7 +129,10 @@ def test_what_cannot_be_is_refused_before_anything_is_started() -> None:
     with pytest.raises(ConfigError, match=r"ask for 9 places with 1 CPU each \(ranks: a\+b 9\)"):
         Pool(ClusterSettings(ranks=9, colocate=False, gpus_per_rank=0), ["a", "b"], together=together)
     settings = ClusterSettings(ranks=2, gpus_per_rank=0, groups={"editor": GroupRanks(ranks=1)})
-    with pytest.raises(ConfigError, match="groups on one base model share their ranks"), remote_groups(settings, sharing="lora"):
+    with (
+        pytest.raises(ConfigError, match="groups on one base model share their ranks"),
+        remote_groups(settings, sharing="lora"),
+    ):
         pass
     with (
         pytest.raises(ConfigError, match="are adapters on one base model, which strategy=fsdp2"),

@@ -66,7 +66,11 @@ def test_a_node_that_is_lost_is_replaced_by_one_with_room(nodes: Any, tmp_path: 
         victim = next(node for node in nodes.worker_nodes if node.node_id in places)
         nodes.add_node(num_cpus=1)
         there = make_trainer(tmp_path / "there", **SHORT)
-        there.fit(WriterEditor(Slayer(lambda: nodes.remove_node(victim, allow_graceful=False), episode=9)), groups, make_data())
+        there.fit(
+            WriterEditor(Slayer(lambda: nodes.remove_node(victim, allow_graceful=False), episode=9)),
+            groups,
+            make_data(),
+        )
         assert victim.node_id not in [node_of(actor) for actor in groups["shared"].actors]
     assert_same_course(there, run_here(tmp_path / "here", groups={"sharing": "shared"}, **SHORT))
 
@@ -89,4 +93,6 @@ def test_a_server_sees_the_gpus_on_the_first_ranks_node_alone(nodes: Any, tmp_pa
 
 
 def _engine(folder: Path, wide: int, group: str, policy: Any, tokenizer: Any) -> Engine:
-    return stand_in_engine(policy, tokenizer, folder, release="nothing", server={"device": "cuda", "tensor_parallel": wide})
+    return stand_in_engine(
+        policy, tokenizer, folder, release="nothing", server={"device": "cuda", "tensor_parallel": wide}
+    )

@@ -81,13 +81,18 @@ def saved(folder: Path) -> dict[str, torch.Tensor]:
     """Return the weights of the last checkpoint under flat names."""
     last = sorted((folder / "checkpoints").iterdir())[-1]
     files = sorted((last / "groups").glob("*/model.safetensors"))
-    return {f"{file.parent.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
+    return {
+        f"{file.parent.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()
+    }
 
 
 def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
     assert first.keys() == second.keys()
     for name, tensor in first.items():
-        assert torch.allclose(tensor, second[name], atol=2e-4, rtol=1e-3), (name, (tensor - second[name]).abs().max())
+        assert torch.allclose(tensor, second[name], atol=2e-4, rtol=1e-3), (
+            name,
+            (tensor - second[name]).abs().max(),
+        )
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
@@ -115,9 +120,14 @@ def test_servers_and_ranks_that_die_are_replaced_and_the_run_is_the_same(
 
     run_here(folder / "here", **QUICK)
     settings = ClusterSettings(ranks=2, strategy=strategy, gpus_per_rank=0)
-    with remote_groups(settings, engine=functools.partial(engine, folder)) as groups, caplog.at_level(logging.WARNING, logger="drmas_pl"):
+    with (
+        remote_groups(settings, engine=functools.partial(engine, folder)) as groups,
+        caplog.at_level(logging.WARNING, logger="drmas_pl"),
+    ):
         first = groups["editor"].actors[0]
-        strikes = iter([lambda: os.kill(servers(folder / "editor")[0].pid, signal.SIGKILL), lambda: ray.kill(first)])
+        strikes = iter(
+            [lambda: os.kill(servers(folder / "editor")[0].pid, signal.SIGKILL), lambda: ray.kill(first)]
+        )
         # an iteration plays eight episodes
         env = Slayer(lambda: next(strikes)(), 9, 17)
         fit(folder / "there", groups, env=env, **QUICK)
@@ -137,9 +147,14 @@ def test_the_server_sees_the_gpus_of_all_ranks_and_no_more_than_these_can_be_ask
                 assert start["gpus"] == ",".join(gpu for fact in group.facts for gpu in fact.gpus)
                 assert len(set(start["gpus"].split(","))) == 2
             group.close()
-    wide = functools.partial(engine, folder, server={"device": "cuda", "tensor_parallel": 2, "data_parallel": 2})
+    wide = functools.partial(
+        engine, folder, server={"device": "cuda", "tensor_parallel": 2, "data_parallel": 2}
+    )
     with (
-        pytest.raises(ConfigError, match=r"needs 4 GPUs \(engine.server.tensor_parallel=2, data_parallel=2.* have 2 on the first one's"),
+        pytest.raises(
+            ConfigError,
+            match=r"needs 4 GPUs \(engine.server.tensor_parallel=2, data_parallel=2.* have 2 on the first one's",
+        ),
         remote_groups(settings, engine=wide, names=("writer",)),
     ):
         pass
@@ -154,7 +169,10 @@ def test_adapters_on_one_base_have_one_server_on_their_ranks_too(folder: Path) -
     for mine, theirs in zip(timeless(there), timeless(here), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-4)
     ((_, asked),) = calls(folder / "both").items()
-    assert not any("update_weights" in path for path, _ in asked) and sum(path == "/load_lora_adapter" for path, _ in asked) == 6
+    assert (
+        not any("update_weights" in path for path, _ in asked)
+        and sum(path == "/load_lora_adapter" for path, _ in asked) == 6
+    )
 
 
 def one_folder(folder: Path, group: str, policy: Any, tokenizer: Any) -> Engine:

@@ -25,8 +25,20 @@ def model() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("env", "agents"), [("search", "hierarchy"), ("math", "loop")])
 def test_one_iteration_with_a_real_model(env: str, agents: str, tmp_path: Path) -> None:
-    small = ["data.tasks_per_iteration=2", "rollout.samples=2", "data.limit_validation=2", "trainer.max_iterations=1"]
-    words = [f"+env={env}", f"+agents={agents}", "model=smollm2-135m", f"output_dir={tmp_path}/run", "agents.on_invalid=continue", *small]
+    small = [
+        "data.tasks_per_iteration=2",
+        "rollout.samples=2",
+        "data.limit_validation=2",
+        "trainer.max_iterations=1",
+    ]
+    words = [
+        f"+env={env}",
+        f"+agents={agents}",
+        "model=smollm2-135m",
+        f"output_dir={tmp_path}/run",
+        "agents.on_invalid=continue",
+        *small,
+    ]
     assert main(words) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["iterations"] == 1 and sum(summary["calls_per_agent"].values()) >= 1
@@ -38,8 +50,21 @@ def test_one_iteration_with_a_real_model(env: str, agents: str, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_model_sizes_in_one_team(tmp_path: Path) -> None:
-    small = ["data.tasks_per_iteration=2", "rollout.samples=2", "data.limit_validation=2", "trainer.max_iterations=1"]
-    words = ["+env=search", "+agents=hierarchy", "agents.roles.answer.model=smollm2-135m", f"output_dir={tmp_path}/run", *small]
+    small = [
+        "data.tasks_per_iteration=2",
+        "rollout.samples=2",
+        "data.limit_validation=2",
+        "trainer.max_iterations=1",
+    ]
+    words = [
+        "+env=search",
+        "+agents=hierarchy",
+        "agents.roles.answer.model=smollm2-135m",
+        f"output_dir={tmp_path}/run",
+        *small,
+    ]
     assert main(words) == 0
-    groups = sorted(path.name for path in (tmp_path / "run" / "checkpoints" / "iteration-000001" / "groups").iterdir())
+    groups = sorted(
+        path.name for path in (tmp_path / "run" / "checkpoints" / "iteration-000001" / "groups").iterdir()
+    )
     assert len(groups) == 2 and all(name.startswith("shared-") for name in groups)

@@ -21,16 +21,24 @@ def recorded(trainer: MultiAgentTrainer) -> dict[str, Any]:
     return {path.name: read_trajectories(path) for path in sorted(trainer.folder.path.glob("trajectories/*"))}
 
 
-@pytest.mark.parametrize("changes", [{}, {"rollout": RolloutSettings(samples=4, env_workers=4)}], ids=["again", "threads"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"rollout": RolloutSettings(samples=4, env_workers=4)}], ids=["again", "threads"]
+)
 def test_the_same_seed_gives_the_same_run(tmp_path: Path, changes: dict[str, Any]) -> None:
-    first, second = run(tmp_path / "1", seed=3, record=RECORD), run(tmp_path / "2", seed=3, record=RECORD, **changes)
+    first, second = (
+        run(tmp_path / "1", seed=3, record=RECORD),
+        run(tmp_path / "2", seed=3, record=RECORD, **changes),
+    )
     assert len(recorded(first)) == 6 and recorded(first) == recorded(second)
     assert timeless(first) == timeless(second)
     assert same(weights(first.groups), weights(second.groups))
 
 
 def test_another_seed_gives_another_run(tmp_path: Path) -> None:
-    first, second = run(tmp_path / "1", seed=3, record=RECORD), run(tmp_path / "2", seed=4, data=make_data(seed=4), record=RECORD)
+    first, second = (
+        run(tmp_path / "1", seed=3, record=RECORD),
+        run(tmp_path / "2", seed=4, data=make_data(seed=4), record=RECORD),
+    )
     assert recorded(first)["train-000001.jsonl"] != recorded(second)["train-000001.jsonl"]
     assert not same(weights(first.groups), weights(second.groups))
 

@@ -25,7 +25,9 @@ def engine(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:
 def test_taking_turns_changes_nothing_that_is_learnt(tmp_path: Path, offload: Any) -> None:
     common = {"engine": engine, "agent": {"objective": {"kl_coef": 0.1, "kl_in": "reward"}}}
     plain = run(tmp_path / "plain", groups=common)
-    other = run(tmp_path / "other", groups={**common, "update": UpdateSettings(offload=offload)}, rollout=IN_TURNS)
+    other = run(
+        tmp_path / "other", groups={**common, "update": UpdateSettings(offload=offload)}, rollout=IN_TURNS
+    )
     assert timeless(other) == timeless(plain)
     for name, group in other.groups.items():
         assert (group.policy.get_input_embeddings().weight.numel() == 0) is (offload == "all")  # type: ignore[operator]

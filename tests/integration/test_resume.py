@@ -20,28 +20,41 @@ from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import make_data, make_groups, make_tasks, make_trainer
 
 pytestmark = pytest.mark.usefixtures("no_curve")
-FAST, SLOW = OptimizerSettings(lr=2e-2, schedule="cosine"), OptimizerSettings(lr=5e-3, schedule="cosine", warmup_ratio=0.25)
+FAST, SLOW = (
+    OptimizerSettings(lr=2e-2, schedule="cosine"),
+    OptimizerSettings(lr=5e-3, schedule="cosine", warmup_ratio=0.25),
+)
 APART = {
     "binding": {"writer": {"optimizer": FAST}, "editor": {"optimizer": SLOW}},
     "update": UpdateSettings(updates_per_iteration=2),
 }
-SHARED = {"sharing": "shared", "update": UpdateSettings(updates_per_iteration=2, old_logp="recompute"), "optimizer": FAST}
+SHARED = {
+    "sharing": "shared",
+    "update": UpdateSettings(updates_per_iteration=2, old_logp="recompute"),
+    "optimizer": FAST,
+}
 VALIDATED = EvaluationSettings(every=3, samples=2, pass_at=(2,))
 
 
 @pytest.mark.parametrize("groups", [APART, SHARED], ids=["per_agent", "shared"])
-def test_stopping_after_any_iteration_and_resuming_changes_nothing(tmp_path: Path, groups: dict[str, Any]) -> None:
+def test_stopping_after_any_iteration_and_resuming_changes_nothing(
+    tmp_path: Path, groups: dict[str, Any]
+) -> None:
     whole = run(tmp_path / "whole", groups=groups, evaluation=VALIDATED)
     for stop in range(1, 4):
         folder = tmp_path / str(stop)
         stopped = run(folder, groups=groups, evaluation=VALIDATED, callbacks=[StopAt(stop)])
         assert stopped.iteration == stop
         # the agents come in another order, as in an edited configuration
-        resumed = run(folder, resume=folder, groups={**groups, "names": ("editor", "writer")}, evaluation=VALIDATED)
+        resumed = run(
+            folder, resume=folder, groups={**groups, "names": ("editor", "writer")}, evaluation=VALIDATED
+        )
         assert same(weights(resumed.groups), weights(whole.groups)), stop
         assert timeless(resumed) == timeless(whole), stop
         assert resumed.state.best_at == whole.state.best_at
-        assert [e["sampled"] for e in resumed.state.evaluations] == [e["sampled"] for e in whole.state.evaluations]
+        assert [e["sampled"] for e in resumed.state.evaluations] == [
+            e["sampled"] for e in whole.state.evaluations
+        ]
 
 
 def test_a_running_baseline_resumes_where_it_was(tmp_path: Path) -> None:
@@ -66,10 +79,16 @@ def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -
     groups = make_groups(trainer.fabric, **APART, names=("editor", "writer"))  # type: ignore[arg-type]
     trainer._start(stopped.team, groups, make_data(), tmp_path, {})
     for name, group in groups.items():
-        before, after = (named_state(g.policy, g.optimizer) for g in (stopped.groups[name], group) if g.optimizer is not None)
+        before, after = (
+            named_state(g.policy, g.optimizer)
+            for g in (stopped.groups[name], group)
+            if g.optimizer is not None
+        )
         assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)
         assert group.set_rate() == stopped.groups[name].set_rate()
-    first, second = (named_state(group.policy, group.optimizer) for group in groups.values() if group.optimizer is not None)
+    first, second = (
+        named_state(group.policy, group.optimizer) for group in groups.values() if group.optimizer is not None
+    )
     assert not torch.equal(first["model.norm.weight"]["exp_avg"], second["model.norm.weight"]["exp_avg"])
 
 
@@ -86,7 +105,10 @@ def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path)
     run(tmp_path, callbacks=[StopAt(3)])
     resumed = run(tmp_path, resume=tmp_path, record=("train",), max_iterations=6)
     played = [
-        {trajectory.task.id for trajectory in read_trajectories(tmp_path / "trajectories" / f"train-00000{iteration}.jsonl")}
+        {
+            trajectory.task.id
+            for trajectory in read_trajectories(tmp_path / "trajectories" / f"train-00000{iteration}.jsonl")
+        }
         for iteration in (4, 5, 6)
     ]
     assert set().union(*played) == {task.id for task in make_tasks(6)} and resumed.iteration == 6
@@ -94,7 +116,10 @@ def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path)
 
 def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
     run(tmp_path)
-    with pytest.raises(CheckpointError, match=r"nothing left to do: .*iteration-000004 has 4 of 4 iterations; raise trainer.max_it"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"nothing left to do: .*iteration-000004 has 4 of 4 iterations; raise trainer.max_it",
+    ):
         run(tmp_path, resume=tmp_path)
 
 
@@ -123,9 +148,17 @@ OTHER_PROMPT = {"template": {"user": "{question}!{history}", "chat": False}}
         ({"groups": {"each": {"writer": OTHER_PROMPT}}}, "the prompt of writer changed since"),
     ],
 )
-def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
     def resume(**settings: Any) -> int:
-        return run(tmp_path, resume=tmp_path, groups=more.get("groups"), data=make_data(**more.get("data", {})), **settings).iteration
+        return run(
+            tmp_path,
+            resume=tmp_path,
+            groups=more.get("groups"),
+            data=make_data(**more.get("data", {})),
+            **settings,
+        ).iteration
 
     run(tmp_path, callbacks=[StopAt(2)])
     with pytest.raises(CheckpointError, match=message):
@@ -147,7 +180,13 @@ def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], message
 
 
 @pytest.mark.parametrize(
-    "file", ["manifest.json", "groups/writer/model.safetensors", "groups/editor/optimizer.pt", "groups/editor/group.json"]
+    "file",
+    [
+        "manifest.json",
+        "groups/writer/model.safetensors",
+        "groups/editor/optimizer.pt",
+        "groups/editor/group.json",
+    ],
 )
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, file: str) -> None:
     run(tmp_path, callbacks=[StopAt(2)])

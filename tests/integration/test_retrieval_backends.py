@@ -80,7 +80,9 @@ def test_lucene_stems(lucene: LuceneRetriever) -> None:
     assert lucene.search(["capitals of France"], 1)[0][0].id == "capital:France"
 
 
-def test_lucene_opens_what_it_built_and_refuses_another_corpus(lucene: LuceneRetriever, folder: Path, small: Path) -> None:
+def test_lucene_opens_what_it_built_and_refuses_another_corpus(
+    lucene: LuceneRetriever, folder: Path, small: Path
+) -> None:
     again = LuceneRetriever(CORPUS, index=folder / "lucene", k1=1.5, b=0.75)
     assert again.fingerprint.endswith("k1=1.5-b=0.75") and again.fingerprint != lucene.fingerprint
     assert again.search(QUERIES, 2) != lucene.search(QUERIES, 2)
@@ -114,15 +116,23 @@ def test_dense_ranks_by_the_inner_product_of_unit_vectors(dense: DenseRetriever,
 
 def test_dense_understands_other_words(folder: Path, minilm: str) -> None:
     path = folder / "animals.jsonl"
-    texts = {"dog": "A puppy plays in the garden.", "car": "The engine of the vehicle is loud.", "sea": "Waves roll onto the beach."}
-    path.write_text("".join(json.dumps({"id": name, "contents": text}) + "\n" for name, text in texts.items()))
+    texts = {
+        "dog": "A puppy plays in the garden.",
+        "car": "The engine of the vehicle is loud.",
+        "sea": "Waves roll onto the beach.",
+    }
+    path.write_text(
+        "".join(json.dumps({"id": name, "contents": text}) + "\n" for name, text in texts.items())
+    )
     retriever = DenseRetriever(path, index=folder / "animals", model=minilm, **PLAIN)
     best = retriever.search(["young dog", "automobile noise", "ocean shore"], 1)
     assert [passages[0].id for passages in best] == ["dog", "car", "sea"]
     assert len(retriever.search(["anything"], 10)[0]) == 3
 
 
-def test_dense_prefixes_change_the_index(dense: DenseRetriever, folder: Path, small: Path, minilm: str) -> None:
+def test_dense_prefixes_change_the_index(
+    dense: DenseRetriever, folder: Path, small: Path, minilm: str
+) -> None:
     with pytest.raises(DataError, match="was built for"):
         DenseRetriever(small, index=folder / "dense", model=minilm)
     with pytest.raises(DataError, match="was built for"):
@@ -132,7 +142,9 @@ def test_dense_prefixes_change_the_index(dense: DenseRetriever, folder: Path, sm
 def test_dense_takes_any_factory(dense: DenseRetriever, folder: Path, small: Path, minilm: str) -> None:
     every = DenseRetriever(small, index=folder / "ivf", model=minilm, factory="IVF4,Flat", nprobe=4, **PLAIN)
     titles = [Corpus(small)[index].title for index in (0, 20, 40)]
-    assert [[p.id for p in found] for found in every.search(titles, 3)] == [[p.id for p in found] for found in dense.search(titles, 3)]
+    assert [[p.id for p in found] for found in every.search(titles, 3)] == [
+        [p.id for p in found] for found in dense.search(titles, 3)
+    ]
     one = DenseRetriever(small, index=folder / "ivf", model=minilm, factory="IVF4,Flat", nprobe=1, **PLAIN)
     assert one.fingerprint.endswith("nprobe=1") and one.fingerprint != every.fingerprint
     assert one.search(titles, 1)[0]
@@ -146,7 +158,11 @@ def test_prepare_data_builds_what_the_retrievers_open(
 ) -> None:
     index = folder / f"prepared-{backend}"
     words = ["corpus", str(small), "--index", str(index), "--backend", backend]
-    words += ["--model", minilm, "--query-prefix", "", "--passage-prefix", "", "--max-length", "64"] if backend == "dense" else []
+    words += (
+        ["--model", minilm, "--query-prefix", "", "--passage-prefix", "", "--max-length", "64"]
+        if backend == "dense"
+        else []
+    )
     for _ in range(2):
         assert main(words) == 0
         told = capsys.readouterr().out
@@ -163,7 +179,9 @@ def test_prepare_data_builds_what_the_retrievers_open(
 def serving(*words: str) -> Iterator[str]:
     """Run the real program on a free port."""
     command = [sys.executable, "tools/serve_retriever.py", *words, "--port", "0"]
-    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    program = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert program.stdout is not None
     try:
         addresses = (re.search(r"http://\S+/retrieve", line) for line in program.stdout)
@@ -183,8 +201,12 @@ def test_the_server_serves_lucene(lucene: LuceneRetriever, folder: Path) -> None
 
 def test_the_server_serves_dense(dense: DenseRetriever, folder: Path, small: Path, minilm: str) -> None:
     words = [f"retriever.corpus={small}", f"retriever.index={folder / 'dense'}", f"retriever.model={minilm}"]
-    with serving("retriever=dense", *words, "retriever.query_prefix=''", "retriever.passage_prefix=''") as url:
+    with serving(
+        "retriever=dense", *words, "retriever.query_prefix=''", "retriever.passage_prefix=''"
+    ) as url:
         client = HttpRetriever(url)
         found, expected = client.search(QUERIES, 2), dense.search(QUERIES, 2)
-        assert [[passage.id for passage in passages] for passages in found] == [[p.id for p in passages] for passages in expected]
+        assert [[passage.id for passage in passages] for passages in found] == [
+            [p.id for p in passages] for passages in expected
+        ]
         assert client.fingerprint == f"http-{dense.fingerprint}"

@@ -36,7 +36,11 @@ class Asker(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         even = sum(map(ord, parsed.action)) % 2 == 0
-        action = f"<search>{self.question}</search>" if self.turn == 0 else f"<answer>{'yes' if even else 'no'}</answer>"
+        action = (
+            f"<search>{self.question}</search>"
+            if self.turn == 0
+            else f"<answer>{'yes' if even else 'no'}</answer>"
+        )
         return Move(("writer",), action=action, records=(Record(agent, "text", parsed.action),))
 
     def observed(self, observation: str) -> Record:
@@ -47,10 +51,14 @@ class Asker(Team):
 class Break(Callback):
     """Breaks the server after the first iteration, and repairs it after the second."""
 
-    def __init__(self, server: SearchServer, retriever: HttpRetriever, fault: Callable[[SearchServer], None]) -> None:
+    def __init__(
+        self, server: SearchServer, retriever: HttpRetriever, fault: Callable[[SearchServer], None]
+    ) -> None:
         self.server, self.retriever, self.fault = server, retriever, fault
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.iteration == 1:
             self.fault(self.server)
             # Patience is short only while it must end; a healthy server may be slow on a busy machine.
@@ -95,15 +103,25 @@ def server() -> Iterator[SearchServer]:
     running.kill()
 
 
-def train(folder: Path, server: SearchServer, fault: str, rollout: dict[str, Any] | None = None, **env: Any) -> list[dict[str, float]]:
+def train(
+    folder: Path, server: SearchServer, fault: str, rollout: dict[str, Any] | None = None, **env: Any
+) -> list[dict[str, float]]:
     """Train three iterations, the second one with a broken server, and return what was logged."""
-    retriever = HttpRetriever(server.url, timeout=PATIENCE, retries=1, backoff=0.01, breaker_failures=2, cool_down=0.0, cache_size=0)
+    retriever = HttpRetriever(
+        server.url, timeout=PATIENCE, retries=1, backoff=0.01, breaker_failures=2, cool_down=0.0, cache_size=0
+    )
     settings = RolloutSettings(samples=4, env_workers=4, **(rollout or {}))
-    trainer = make_trainer(folder, max_iterations=3, rollout=settings, callbacks=[Break(server, retriever, FAULTS[fault])])
+    trainer = make_trainer(
+        folder, max_iterations=3, rollout=settings, callbacks=[Break(server, retriever, FAULTS[fault])]
+    )
     tasks = tuple(Task(f"t{index}", f"town {index}?", ("yes",), data_source="toy") for index in range(6))
     data = TaskDataModule(train=tasks, tasks_per_iteration=2)
     try:
-        trainer.fit(Asker(SearchEnv(retriever, max_turns=2, **env)), make_groups(trainer.fabric, names=("writer",)), data)
+        trainer.fit(
+            Asker(SearchEnv(retriever, max_turns=2, **env)),
+            make_groups(trainer.fabric, names=("writer",)),
+            data,
+        )
     finally:
         metrics = [record for record in trainer.folder.read_metrics() if "train/reward" in record]
     return metrics
@@ -131,7 +149,9 @@ def test_trajectories_that_wait_share_requests(server: SearchServer, tmp_path: P
     trainer = make_trainer(tmp_path, max_iterations=1, rollout=RolloutSettings(samples=4, env_workers=4))
     tasks = tuple(Task(f"t{index}", f"town {index}?", ("yes",), data_source="toy") for index in range(2))
     data = TaskDataModule(train=tasks, tasks_per_iteration=2)
-    trainer.fit(Asker(SearchEnv(retriever, max_turns=2)), make_groups(trainer.fabric, names=("writer",)), data)
+    trainer.fit(
+        Asker(SearchEnv(retriever, max_turns=2)), make_groups(trainer.fabric, names=("writer",)), data
+    )
     (metrics,) = [record for record in trainer.folder.read_metrics() if "train/reward" in record]
     assert metrics["train/searches"] == 1.0 and metrics["train/failed_searches"] == 0.0
     assert len(server.requests) < 8
@@ -145,28 +165,50 @@ def test_the_run_goes_on_with_the_metric_visible(fault: str, server: SearchServe
     assert metrics[0]["train/failed_searches"] == 0.0
     assert metrics[1]["train/failed_searches"] == 1.0
     assert metrics[2]["train/failed_searches"] == (1.0 if fault == "killed" else 0.0)
-    assert all(record["train/searches"] == 1.0 and record["train/empty_searches"] == record["train/failed"] == 0.0 for record in metrics)
+    assert all(
+        record["train/searches"] == 1.0 and record["train/empty_searches"] == record["train/failed"] == 0.0
+        for record in metrics
+    )
     assert_nothing_leaked(server)
 
 
 @pytest.mark.usefixtures("no_curve")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_run_stops_above_the_share_of_failed_searches(fault: str, server: SearchServer, tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match=r"6 of the latest 14 searches failed, more than env\.max_failed_share=0\.1") as stopped:
+def test_the_run_stops_above_the_share_of_failed_searches(
+    fault: str, server: SearchServer, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        TrainingStopped, match=r"6 of the latest 14 searches failed, more than env\.max_failed_share=0\.1"
+    ) as stopped:
         train(tmp_path, server, fault, max_failed_share=0.1)
     assert "127.0.0.1" not in str(stopped.value)
 
 
 @pytest.mark.usefixtures("no_curve")
 @pytest.mark.parametrize("fault", ["killed", "http 500"])
-def test_given_up_episodes_are_failed_ones_and_never_reward_0(fault: str, server: SearchServer, tmp_path: Path) -> None:
-    metrics = train(tmp_path, server, fault, {"max_failed_share": 1.0}, on_search_failure="fail", max_failed_share=1.0)
+def test_given_up_episodes_are_failed_ones_and_never_reward_0(
+    fault: str, server: SearchServer, tmp_path: Path
+) -> None:
+    metrics = train(
+        tmp_path, server, fault, {"max_failed_share": 1.0}, on_search_failure="fail", max_failed_share=1.0
+    )
     assert [record["train/failed"] for record in metrics] == [0.0, 1.0, 1.0 if fault == "killed" else 0.0]
     assert "train/failed_searches" not in metrics[1]
 
 
 @pytest.mark.usefixtures("no_curve")
-def test_given_up_episodes_stop_the_run_above_the_share_of_failed_trajectories(server: SearchServer, tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match=r"8 of 8 trajectories failed, .*first cause .*Retrie") as stopped:
-        train(tmp_path, server, "killed", {"max_failed_share": 0.5}, on_search_failure="fail", max_failed_share=1.0)
+def test_given_up_episodes_stop_the_run_above_the_share_of_failed_trajectories(
+    server: SearchServer, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        TrainingStopped, match=r"8 of 8 trajectories failed, .*first cause .*Retrie"
+    ) as stopped:
+        train(
+            tmp_path,
+            server,
+            "killed",
+            {"max_failed_share": 0.5},
+            on_search_failure="fail",
+            max_failed_share=1.0,
+        )
     assert "127.0.0.1" not in str(stopped.value)

@@ -38,9 +38,17 @@ PYTHON = os.environ.get("DRMAS_ENGINE_PYTHON")
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(PYTHON is None, reason="set DRMAS_ENGINE_PYTHON to the python of an sglang environment; see tests/sglang_cpu"),
+    pytest.mark.skipif(
+        PYTHON is None,
+        reason="set DRMAS_ENGINE_PYTHON to the python of an sglang environment; see tests/sglang_cpu",
+    ),
 ]
-SERVER: dict[str, Any] = {"device": "cpu", "memory_fraction": 0.5, "max_total_tokens": 8192, "environment": {"OMP_NUM_THREADS": 1}}
+SERVER: dict[str, Any] = {
+    "device": "cpu",
+    "memory_fraction": 0.5,
+    "max_total_tokens": 8192,
+    "environment": {"OMP_NUM_THREADS": 1},
+}
 PLAY = Phase("train", seed=3, samples=4)
 
 
@@ -48,7 +56,15 @@ PLAY = Phase("train", seed=3, samples=4)
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The hierarchy on the embedded search model, one group for all three agents."""
     folder = tmp_path_factory.mktemp("run")
-    return build_run(configure("+env=search", "+agents=hierarchy", "threads=1", f"output_dir={folder}", "data.tasks_per_iteration=6"))
+    return build_run(
+        configure(
+            "+env=search",
+            "+agents=hierarchy",
+            "threads=1",
+            f"output_dir={folder}",
+            "data.tasks_per_iteration=6",
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +114,13 @@ def shake(policy: torch.nn.Module, factor: float) -> None:
             parameter.mul_(factor)
 
 
-def gap(policy: Any, prompt: Sequence[int], ids: Sequence[int], logprobs: Sequence[float], temperature: float = 1.0) -> float:
+def gap(
+    policy: Any,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    logprobs: Sequence[float],
+    temperature: float = 1.0,
+) -> float:
     """Return the largest difference between given log-probs and the trainer's."""
     with torch.inference_mode():
         sequence = torch.tensor([[*prompt, *ids]])
@@ -121,13 +143,31 @@ def test_it_keeps_the_contract_of_every_engine(engine: SglangEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling", [{"temperature": 1.0}, {"temperature": 0.7}, {"temperature": 1.3, "top_p": 0.9}, {"temperature": 1.0, "top_k": 5}]
+    "sampling",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7},
+        {"temperature": 1.3, "top_p": 0.9},
+        {"temperature": 1.0, "top_k": 5},
+    ],
 )
-def test_log_probs_are_the_trainers_at_the_sampling_temperature(engine: SglangEngine, group: WorkerGroup, sampling: dict[str, Any]) -> None:
-    prompts = [tuple(group.tokenizer.encode(text)) for text in ("Which river is longer?", "What is the capital of France?")]
-    requests = [GenerationRequest(prompt, SamplingParams(max_new_tokens=24, **sampling), seed) for prompt in prompts for seed in range(8)]
+def test_log_probs_are_the_trainers_at_the_sampling_temperature(
+    engine: SglangEngine, group: WorkerGroup, sampling: dict[str, Any]
+) -> None:
+    prompts = [
+        tuple(group.tokenizer.encode(text))
+        for text in ("Which river is longer?", "What is the capital of France?")
+    ]
+    requests = [
+        GenerationRequest(prompt, SamplingParams(max_new_tokens=24, **sampling), seed)
+        for prompt in prompts
+        for seed in range(8)
+    ]
     for request, found in zip(requests, engine.generate(requests)):
-        assert gap(group.policy, request.prompt_ids, found.token_ids, found.logprobs, sampling["temperature"]) < 1e-4
+        assert (
+            gap(group.policy, request.prompt_ids, found.token_ids, found.logprobs, sampling["temperature"])
+            < 1e-4
+        )
 
 
 def test_greedy_answers_are_those_of_the_transformers_engine_stop_texts_and_end_tokens_included(
@@ -139,7 +179,9 @@ def test_greedy_answers_are_those_of_the_transformers_engine_stop_texts_and_end_
     prompt = agent.render(run.team.observe(agent.name)).ids
     reasons = set()
     for stop in ((), ("</verify>",), ("<verify>",), ("ver",)):
-        request = GenerationRequest(prompt, SamplingParams(temperature=0, max_new_tokens=40, stop=stop), seed=0)
+        request = GenerationRequest(
+            prompt, SamplingParams(temperature=0, max_new_tokens=40, stop=stop), seed=0
+        )
         (found,), (wanted,) = engine.generate([request]), reference.generate([request])
         assert (found.token_ids, found.finish_reason) == (wanted.token_ids, wanted.finish_reason), stop
         assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
@@ -147,18 +189,22 @@ def test_greedy_answers_are_those_of_the_transformers_engine_stop_texts_and_end_
     assert "stop" in reasons
 
 
-def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(engine: SglangEngine, group: WorkerGroup, run: Run) -> None:
+def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(
+    engine: SglangEngine, group: WorkerGroup, run: Run
+) -> None:
     first, second = play(run, engine), play(run, engine)
     assert not any(trajectory.failed for trajectory in first) and asked(first) == asked(second)
     turns = [turn for trajectory in first for turn in trajectory.turns]
-    assert {turn.agent for turn in turns} == {"verifier", "search", "answer"} and {turn.weights_version for turn in turns} == {
-        engine.weights_version
-    }
+    assert {turn.agent for turn in turns} == {"verifier", "search", "answer"} and {
+        turn.weights_version for turn in turns
+    } == {engine.weights_version}
     assert max(gap(group.policy, turn.prompt_ids, turn.response_ids, turn.logprobs) for turn in turns) < 1e-4
 
 
 @pytest.mark.parametrize("sync", ["disk", "group", "tensor"])
-def test_new_weights_arrive_by_every_way_at_an_address(engine: SglangEngine, group: WorkerGroup, sync: Any) -> None:
+def test_new_weights_arrive_by_every_way_at_an_address(
+    engine: SglangEngine, group: WorkerGroup, sync: Any
+) -> None:
     guest = SglangEngine(group.policy, group.tokenizer, url=address(engine), sync=sync, probe_tolerance=1e-4)
     request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=8), seed=2)
     guest.wake()
@@ -177,7 +223,9 @@ def test_new_weights_arrive_by_every_way_at_an_address(engine: SglangEngine, gro
     engine.sync(engine.weights_version + 1)
 
 
-def test_weights_that_do_not_arrive_are_noticed(engine: SglangEngine, group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_arrive_are_noticed(
+    engine: SglangEngine, group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(engine._transport, "push", lambda *args: None)
         shake(group.policy, 1.01)
@@ -187,7 +235,9 @@ def test_weights_that_do_not_arrive_are_noticed(engine: SglangEngine, group: Wor
     engine.sync(engine.weights_version + 1)
 
 
-def test_sleep_then_wake_then_generate_with_the_weights_of_meanwhile(engine: SglangEngine, group: WorkerGroup) -> None:
+def test_sleep_then_wake_then_generate_with_the_weights_of_meanwhile(
+    engine: SglangEngine, group: WorkerGroup
+) -> None:
     request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=8), seed=2)
     before = engine.generate([request])
     engine.sleep()
@@ -200,7 +250,10 @@ def test_sleep_then_wake_then_generate_with_the_weights_of_meanwhile(engine: Sgl
     engine.wake()
     engine.sync(engine.weights_version + 1)
     (found,) = engine.generate([request])
-    assert found.logprobs != before[0].logprobs and gap(group.policy, request.prompt_ids, found.token_ids, found.logprobs) < 1e-4
+    assert (
+        found.logprobs != before[0].logprobs
+        and gap(group.policy, request.prompt_ids, found.token_ids, found.logprobs) < 1e-4
+    )
     shake(group.policy, 1 / 1.02)
     engine.sync(engine.weights_version + 1)
 
@@ -230,17 +283,42 @@ def test_a_server_killed_in_the_middle_of_a_rollout_is_replaced_and_the_rollout_
 def test_the_training_program_runs_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(psutil.Process().children(recursive=True))
-    words = ["+env=search", "+agents=hierarchy", "engine=sglang", f"engine.python={PYTHON}", "engine.release=all", "engine.folder=engine"]
+    words = [
+        "+env=search",
+        "+agents=hierarchy",
+        "engine=sglang",
+        f"engine.python={PYTHON}",
+        "engine.release=all",
+        "engine.folder=engine",
+    ]
     words += [f"engine.server.{name}={value}" for name, value in SERVER.items() if name != "environment"]
-    words += ["engine.server.environment.OMP_NUM_THREADS=1", "threads=1", "optimizer.lr=1e-3", "trainer.record=[train]"]
-    words += ["trainer.max_iterations=2", "data.tasks_per_iteration=6", "rollout.samples=4", "trainer.limit_val_batches=1", "logger=none"]
+    words += [
+        "engine.server.environment.OMP_NUM_THREADS=1",
+        "threads=1",
+        "optimizer.lr=1e-3",
+        "trainer.record=[train]",
+    ]
+    words += [
+        "trainer.max_iterations=2",
+        "data.tasks_per_iteration=6",
+        "rollout.samples=4",
+        "trainer.limit_val_batches=1",
+        "logger=none",
+    ]
     assert main([*words, "output_dir=run"]) == 0
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     gaps = [value for line in lines for name, value in line.items() if name.endswith("mismatch_max")]
     assert len(gaps) >= 4 and max(gaps) < 1e-4
     files = sorted(Path("run/trajectories").glob("train*"))
-    versions = [{turn.weights_version for trajectory in read_trajectories(file) for turn in trajectory.turns} for file in files]
+    versions = [
+        {turn.weights_version for trajectory in read_trajectories(file) for turn in trajectory.turns}
+        for file in files
+    ]
     assert versions == [{0}, {1}]
     log = next(Path("engine").glob("sglang-*/server-1.log")).read_text()
     assert "POST /update_weights_from_disk" in log and "POST /release_memory_occupation" in log
-    assert not [process for process in set(psutil.Process().children(recursive=True)) - before if "sglang" in " ".join(process.cmdline())]
+    assert not [
+        process
+        for process in set(psutil.Process().children(recursive=True)) - before
+        if "sglang" in " ".join(process.cmdline())
+    ]

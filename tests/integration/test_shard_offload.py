@@ -78,7 +78,11 @@ def test_each_state_holds_what_it_needs_and_learns_the_same(tmp_path: Path) -> N
     for found in on_ranks(courses, tmp_path, tmp_path / "files", kind="fsdp2"):
         whole = found["none"]["held"]["training"]
         assert set(found["none"]["held"].values()) == {whole} and min(whole) > 0
-        assert found["optimizer"]["held"] == {"training": whole, "rollout": (whole[0], 0), "asleep": (whole[0], 0)}
+        assert found["optimizer"]["held"] == {
+            "training": whole,
+            "rollout": (whole[0], 0),
+            "asleep": (whole[0], 0),
+        }
         assert found["all"]["held"] == {"training": whole, "rollout": (whole[0], 0), "asleep": (0, 0)}
         for run in found.values():
             assert_equal(run["state"], found["none"]["state"])
@@ -97,7 +101,12 @@ def leaky(fabric: Fabric) -> str:
 
 def frozen(fabric: Fabric) -> tuple[int, int]:
     """Let the weights of a group that never learns leave the device."""
-    group = make_groups(fabric, names=("writer",), update=UpdateSettings(offload="all"), binding={"writer": {"trainable": False}})["writer"]
+    group = make_groups(
+        fabric,
+        names=("writer",),
+        update=UpdateSettings(offload="all"),
+        binding={"writer": {"trainable": False}},
+    )["writer"]
     asleep = weights(group)
     with group.rollout():
         return asleep, weights(group)
@@ -109,7 +118,9 @@ def odd(fabric: Fabric) -> bool:
     with group.offload.present("weights"):
         before = {name: own_share(p.detach()).clone() for name, p in group.policy.named_parameters()}
     with group.offload.present("weights"):
-        return all(torch.equal(own_share(p.detach()), before[name]) for name, p in group.policy.named_parameters())
+        return all(
+            torch.equal(own_share(p.detach()), before[name]) for name, p in group.policy.named_parameters()
+        )
 
 
 def rest(fabric: Fabric) -> tuple[str, tuple[int, int], bool]:

@@ -99,7 +99,9 @@ def test_one_process_goes_on(written: tuple[Path, dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("fsdp2", 3)])
-def test_other_ranks_go_on(written: tuple[Path, dict[str, Any]], tmp_path: Path, kind: Parallel, ranks: int) -> None:
+def test_other_ranks_go_on(
+    written: tuple[Path, dict[str, Any]], tmp_path: Path, kind: Parallel, ranks: int
+) -> None:
     for found in on_ranks(read, tmp_path, written[0], ranks=ranks, kind=kind):
         assert_goes_on(found, written[1])
 
@@ -111,7 +113,17 @@ def test_the_model_is_loaded_and_exported(written: tuple[Path, dict[str, Any]], 
     assert_equal(dict(model.state_dict()), expected_weights)
     assert len(tokenizer) <= model.config.vocab_size and not model.training
     (folder / "manifest.json").write_text(
-        json.dumps({"iteration": 1, "seed": 0, "agents": {"writer": "writer"}, "templates": {}, "data": {}, "state": {}, "format": 1})
+        json.dumps(
+            {
+                "iteration": 1,
+                "seed": 0,
+                "agents": {"writer": "writer"},
+                "templates": {},
+                "data": {},
+                "state": {},
+                "format": 1,
+            }
+        )
     )
     assert "writer of" in export(folder, "writer", output=tmp_path / "exported")
     assert_equal(dict(load_model(str(tmp_path / "exported"))[0].state_dict()), expected_weights)
@@ -122,7 +134,9 @@ def test_the_model_is_loaded_and_exported(written: tuple[Path, dict[str, Any]], 
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "metadata"])
-def test_damaged_shares_are_checkpoint_errors(written: tuple[Path, dict[str, Any]], tmp_path: Path, damage: str) -> None:
+def test_damaged_shares_are_checkpoint_errors(
+    written: tuple[Path, dict[str, Any]], tmp_path: Path, damage: str
+) -> None:
     import shutil
 
     shutil.copytree(written[0] / "groups" / "writer", tmp_path / "copy")
@@ -135,8 +149,13 @@ def test_damaged_shares_are_checkpoint_errors(written: tuple[Path, dict[str, Any
         group_of(Fabric(**ALONE)).load(tmp_path / "copy")
 
 
-def test_shares_of_another_model_are_refused(written: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    for changes, message in (({"layers": 1}, "shards are of another model"), ({"hidden_size": 16}, "ize mismatch")):
+def test_shares_of_another_model_are_refused(
+    written: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changes, message in (
+        ({"layers": 1}, "shards are of another model"),
+        ({"hidden_size": 16}, "ize mismatch"),
+    ):
         monkeypatch.setattr("tests.helpers.toy.load", lambda name, changes=changes: tiny_policy(**changes))
         with pytest.raises(CheckpointError, match=message):
             group_of(Fabric(**ALONE)).load(written[0] / "groups" / "writer")
@@ -145,7 +164,10 @@ def test_shares_of_another_model_are_refused(written: tuple[Path, dict[str, Any]
 def teach(fabric: Fabric, folder: Path) -> dict[str, Any]:
     """Teach a critic, write it in shares, and go on with what was written; a place that cannot be written is an error on every rank."""
     critic: CriticGroup = in_shards(test_critic_ranks.build(fabric))
-    lines = [ValueRow(row, (0.0,) * len(row.response_ids), (1.0,) * len(row.response_ids)) for row in test_critic_ranks.make_rows()]
+    lines = [
+        ValueRow(row, (0.0,) * len(row.response_ids), (1.0,) * len(row.response_ids))
+        for row in test_critic_ranks.make_rows()
+    ]
     critic.update(lines, seed=0)
     without_gathering(critic.save, folder)
     (folder.parent / "blocked").mkdir(exist_ok=True)
@@ -156,7 +178,10 @@ def teach(fabric: Fabric, folder: Path) -> dict[str, Any]:
     other = test_critic_ranks.build(fabric)
     other.load(folder)
     other.update(lines, seed=1)
-    return {"values": critic.values(test_critic_ranks.make_rows()), "again": other.values(test_critic_ranks.make_rows())}
+    return {
+        "values": critic.values(test_critic_ranks.make_rows()),
+        "again": other.values(test_critic_ranks.make_rows()),
+    }
 
 
 def test_critics_are_written_in_shares_too(tmp_path: Path) -> None:

@@ -84,7 +84,10 @@ def test_checkpoints_and_kept_states_of_a_sharded_group(tmp_path: Path) -> None:
         name = "model.norm.weight"
         assert not torch.equal(found["moved"][name], found["kept"][name])
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["rank0.pt", "rank1.pt"]
-    assert load_file(tmp_path / "sharded" / "model.safetensors").keys() == load_file(tmp_path / "plain" / "model.safetensors").keys()
+    assert (
+        load_file(tmp_path / "sharded" / "model.safetensors").keys()
+        == load_file(tmp_path / "plain" / "model.safetensors").keys()
+    )
     assert json.loads((tmp_path / "sharded" / "group.json").read_text())["steps"] == 2
     other = group_of(Fabric(accelerator="cpu", devices=1))
     other.load(tmp_path / "sharded")
@@ -98,4 +101,6 @@ def test_one_rank_keeps_the_state_of_a_group_that_is_not_sharded(tmp_path: Path)
     learn(group)
     restore_state(group, tmp_path)
     assert_equal(state_of(group), start)
-    assert (group.steps, group.weights_version) == (0, 0) and [path.name for path in tmp_path.iterdir()] == ["rank0.pt"]
+    assert (group.steps, group.weights_version) == (0, 0) and [path.name for path in tmp_path.iterdir()] == [
+        "rank0.pt"
+    ]

@@ -13,8 +13,30 @@ from tests.helpers.source_tree import Import, Module, read_imports, read_modules
 # A room may import its own layer and those above it in this list.
 LAYERS = (
     ("", "types", "errors", "seeding", "parsing", "boxes", "malloc", "embedded"),
-    ("functional", "batch", "prompts", "env", "engines.base", "rewards", "retrieval", "data.files", "data.readers"),
-    ("team", "objective", "packed", "policy", "critic", "optim", "engines", "testing", "smollm2", "adapters", "sharded"),
+    (
+        "functional",
+        "batch",
+        "prompts",
+        "env",
+        "engines.base",
+        "rewards",
+        "retrieval",
+        "data.files",
+        "data.readers",
+    ),
+    (
+        "team",
+        "objective",
+        "packed",
+        "policy",
+        "critic",
+        "optim",
+        "engines",
+        "testing",
+        "smollm2",
+        "adapters",
+        "sharded",
+    ),
     ("models",),
     ("agent", "checks"),
     ("workers", "rollout", "data"),
@@ -25,8 +47,34 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 # Plug-ins stand beside the layers: what each may use of the core. Nothing of the core may use them.
 PLUGINS = {"envs": LEVEL["env"], "agents": LEVEL["agent"], "conf": LEVEL[""]}
-TORCH_FREE = ("", "types", "errors", "seeding", "parsing", "boxes", "malloc", "env", "team", "rewards", "retrieval", "data.readers", "envs")
-OPTIONAL = {"datasets", "faiss", "fastapi", "peft", "pettingzoo", "pyserini", "ray", "reasoning_gym", "sglang", "uvicorn", "wandb"}
+TORCH_FREE = (
+    "",
+    "types",
+    "errors",
+    "seeding",
+    "parsing",
+    "boxes",
+    "malloc",
+    "env",
+    "team",
+    "rewards",
+    "retrieval",
+    "data.readers",
+    "envs",
+)
+OPTIONAL = {
+    "datasets",
+    "faiss",
+    "fastapi",
+    "peft",
+    "pettingzoo",
+    "pyserini",
+    "ray",
+    "reasoning_gym",
+    "sglang",
+    "uvicorn",
+    "wandb",
+}
 
 MODULES = read_modules()
 IMPORTS = {name: read_imports(module, MODULES) for name, module in MODULES.items()}
@@ -112,7 +160,10 @@ def test_nobody_uses_the_top_level_folder_names() -> None:
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    modules = {name: {found.target for found in internal(found_imports) if found.eager} for name, found_imports in IMPORTS.items()}
+    modules = {
+        name: {found.target for found in internal(found_imports) if found.eager}
+        for name, found_imports in IMPORTS.items()
+    }
     assert not find_cycle({name: targets - {name} for name, targets in modules.items()})
 
 
@@ -133,7 +184,8 @@ def test_functional_builds_on_torch_alone() -> None:
         for name, imports in IMPORTS.items()
         if room_of(name) == "functional"
         for found in imports
-        if found.target.split(".")[0] not in allowed and room_of(found.target) not in ("functional", "types", "errors")
+        if found.target.split(".")[0] not in allowed
+        and room_of(found.target) not in ("functional", "types", "errors")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -147,7 +199,13 @@ def test_torch_free_rooms_never_import_torch(package: str) -> None:
 def test_torch_free_rooms_load_without_torch() -> None:
     names = [name for name in MODULES if room_of(name) in TORCH_FREE]
     code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\nprint('torch' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
     assert result.stdout.strip() == "False", result.stderr
 
 

@@ -41,7 +41,11 @@ def test_every_folder_with_code_is_a_package() -> None:
 
 def test_every_data_file_travels(config: configparser.ConfigParser) -> None:
     patterns = config["options.package_data"]
-    travelling = {path.relative_to(PACKAGE) for pattern in patterns["drmas_pl"].split() for path in PACKAGE.glob(pattern)}
+    travelling = {
+        path.relative_to(PACKAGE)
+        for pattern in patterns["drmas_pl"].split()
+        for path in PACKAGE.glob(pattern)
+    }
     everywhere = tuple(pattern.lstrip("*") for pattern in patterns["*"].split())
     lost = [
         str(path)
@@ -66,7 +70,9 @@ def test_version_is_a_plain_number() -> None:
 
 
 def test_compromised_lightning_releases_are_excluded(config: configparser.ConfigParser) -> None:
-    requirement = next(line for line in config["options"]["install_requires"].split() if line.startswith("lightning"))
+    requirement = next(
+        line for line in config["options"]["install_requires"].split() if line.startswith("lightning")
+    )
     assert {"!=2.6.2", "!=2.6.3"} <= set(requirement.split(","))
 
 

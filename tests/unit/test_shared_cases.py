@@ -82,7 +82,9 @@ def a_missing_java_is_named_with_the_fallback(monkeypatch: pytest.MonkeyPatch) -
 
 
 def rows_of(*turns: Any) -> list[Row]:
-    table = build_table([Trajectory(make_tasks(1)[0], 0, turns, 1.0, "terminated")], {"writer": Speaker("writer")})
+    table = build_table(
+        [Trajectory(make_tasks(1)[0], 0, turns, 1.0, "terminated")], {"writer": Speaker("writer")}
+    )
     return build_rows(table, torch.tensor([1.0, -1.0, 0.5][: len(turns)]))["writer"]
 
 
@@ -93,8 +95,14 @@ def rows_hold_the_sampled_ids(_: pytest.MonkeyPatch) -> None:
 
 def an_end_that_equals_padding_is_trained(_: pytest.MonkeyPatch) -> None:
     end = 2
-    rows = [Row("a", (5,), (7, end), (-0.1, -0.2), advantage=1.0), Row("a", (5,), (7, 8, 9, end), (-0.1,) * 4, advantage=1.0)]
-    assert collate(rows, pad_id=end, denominator=1.0).response_mask.int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    rows = [
+        Row("a", (5,), (7, end), (-0.1, -0.2), advantage=1.0),
+        Row("a", (5,), (7, 8, 9, end), (-0.1,) * 4, advantage=1.0),
+    ]
+    assert collate(rows, pad_id=end, denominator=1.0).response_mask.int().tolist() == [
+        [1, 1, 0, 0],
+        [1, 1, 1, 1],
+    ]
 
 
 def every_sampled_token_of_every_turn_is_trained(_: pytest.MonkeyPatch) -> None:

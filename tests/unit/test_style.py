@@ -1,4 +1,4 @@
-"""House rules that a machine can check: size, silence and docstrings."""
+"""House rules that a machine can check beside ruff's: silence and docstrings."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ import pytest
 from tests.helpers.source_tree import Module, read_modules
 
 MODULES = read_modules()
-MAX_MODULE_LINES = 400
-MAX_FUNCTION_LINES = 60
-
-
-def long_functions(module: Module) -> list[str]:
-    """Name the functions that do not fit on one screen."""
-    return [
-        f"{module.name}:{node.lineno} {node.name}"
-        for node in ast.walk(module.tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
-    ]
 
 
 def prints(module: Module) -> list[str]:
@@ -37,23 +26,21 @@ def undocumented(module: Module) -> list[str]:
     places += [
         (f"{module.name}.{node.name}", node)
         for node in module.tree.body
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and not node.name.startswith("_")
     ]
     return [name for name, node in places if not ast.get_docstring(node)]
 
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
 def test_module_follows_the_house_rules(module: Module) -> None:
-    lines = module.source.count("\n")
-    assert lines <= MAX_MODULE_LINES, f"{module.name} has {lines} lines; split it, at most {MAX_MODULE_LINES}"
-    assert not long_functions(module)
-    assert module.room == "tools" or not prints(module), "the library never prints; use logging or return the value"
+    assert module.room == "tools" or not prints(module), (
+        "the library never prints; use logging or return the value"
+    )
     assert not undocumented(module)
 
 
 def test_the_rules_notice_what_they_forbid() -> None:
-    body = "    x = 1\n" * MAX_FUNCTION_LINES
-    module = Module("drmas_pl.loud", MODULES["drmas_pl"].path, f"print(1)\ndef long():\n{body}")
+    module = Module("drmas_pl.loud", MODULES["drmas_pl"].path, "print(1)\ndef shout():\n    pass\n")
     assert prints(module) == ["drmas_pl.loud:1"]
-    assert long_functions(module) == ["drmas_pl.loud:2 long"]
-    assert undocumented(module) == ["drmas_pl.loud", "drmas_pl.loud.long"]
+    assert undocumented(module) == ["drmas_pl.loud", "drmas_pl.loud.shout"]

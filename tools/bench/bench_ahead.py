@@ -64,7 +64,9 @@ class _Pair(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         last = agent == AGENTS[-1]
-        return Move(AGENTS if last else (), parsed.action if last else None, (Record(agent, "text", parsed.action),))
+        return Move(
+            AGENTS if last else (), parsed.action if last else None, (Record(agent, "text", parsed.action),)
+        )
 
 
 class _Distant(ScriptedEngine):
@@ -83,10 +85,14 @@ class _Distant(ScriptedEngine):
 
 def make_engine(policy: Any, tokenizer: Any, *, latency: float) -> Engine:
     """Build an engine that answers after ``latency`` seconds, or one that computes here."""
-    return _Distant(tokenizer, latency=latency) if latency else TransformersEngine(policy, tokenizer, copy=True)
+    return (
+        _Distant(tokenizer, latency=latency) if latency else TransformersEngine(policy, tokenizer, copy=True)
+    )
 
 
-def run(staleness: Literal[0, 1], latency: float, *, iterations: int, samples: int, width: int) -> dict[str, Any]:
+def run(
+    staleness: Literal[0, 1], latency: float, *, iterations: int, samples: int, width: int
+) -> dict[str, Any]:
     """Train for some iterations and return what each of them took.
 
     Args:
@@ -107,7 +113,10 @@ def run(staleness: Literal[0, 1], latency: float, *, iterations: int, samples: i
         )
         # what distant engines say has made-up log-probs
         update = UpdateSettings(mismatch_alarm=float("inf"))
-        bindings = [AgentBinding(Speaker(name, sampling={"max_new_tokens": 16}), "tiny", update=update) for name in AGENTS]
+        bindings = [
+            AgentBinding(Speaker(name, sampling={"max_new_tokens": 16}), "tiny", update=update)
+            for name in AGENTS
+        ]
         groups = build_groups(
             bindings,
             sharing="per_agent",
@@ -119,13 +128,23 @@ def run(staleness: Literal[0, 1], latency: float, *, iterations: int, samples: i
         records = [record for record in trainer.folder.read_metrics() if "time/update" in record][1:-1]
     seconds = [record["time/rollout"] + record["time/update"] for record in records]
     waited = statistics.median(record["time/rollout"] for record in records)
-    return {"staleness": staleness, "latency": latency, "seconds": seconds, "median": statistics.median(seconds), "waited": waited}
+    return {
+        "staleness": staleness,
+        "latency": latency,
+        "seconds": seconds,
+        "median": statistics.median(seconds),
+        "waited": waited,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--latency", type=float, nargs="+", default=[0.0, 0.1, 0.3], help="seconds that a batch takes")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--latency", type=float, nargs="+", default=[0.0, 0.1, 0.3], help="seconds that a batch takes"
+    )
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--samples", type=int, default=8, help="trajectories per task")
     parser.add_argument("--width", type=int, default=256, help="width of the models")
@@ -139,7 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for turns, ahead in zip(records[::2], records[1::2], strict=True):
         figures = (turns["latency"], turns["median"], turns["waited"], ahead["median"], ahead["waited"])
-        rows.append([*(f"{figure:.2f}" for figure in figures), f"{1 - ahead['median'] / turns['median']:.0%}"])
+        rows.append(
+            [*(f"{figure:.2f}" for figure in figures), f"{1 - ahead['median'] / turns['median']:.0%}"]
+        )
     print(table(["latency", "in turns, s", "of it rollout", "ahead, s", "of it rollout", "saved"], rows))
     if options.out is not None:
         options.out.write_text(json.dumps({"options": size, "records": records}, indent=1))

@@ -83,14 +83,24 @@ def draw(seed: int, index: int) -> tuple[str, str]:
 
 def _pieces(generator: random.Random) -> str:
     """Join random pieces of notation."""
-    return "".join(generator.choice(_PIECES) for _ in range(generator.randint(1, generator.choice([4, 8, 16, 60]))))
+    return "".join(
+        generator.choice(_PIECES) for _ in range(generator.randint(1, generator.choice([4, 8, 16, 60])))
+    )
 
 
 def _nested(generator: random.Random) -> str:
     """Nest one construction, balanced or not."""
     depth = generator.choice([5, 30, 45, 300, 3000])
     opener, closer = generator.choice(
-        [("(", ")"), ("{", "}"), (r"\frac{1}{", "}"), (r"\sqrt{", "}"), ("x^{", "}"), (r"\{", r"\}"), ("|", "|")]
+        [
+            ("(", ")"),
+            ("{", "}"),
+            (r"\frac{1}{", "}"),
+            (r"\sqrt{", "}"),
+            ("x^{", "}"),
+            (r"\{", r"\}"),
+            ("|", "|"),
+        ]
     )
     return opener * depth + generator.choice("1x") + closer * (depth - generator.choice([0, 0, 0, 1]))
 
@@ -113,13 +123,31 @@ def _unicode(generator: random.Random) -> str:
 def _degenerate(generator: random.Random) -> str:
     """Return nothing, control characters, or the words that stand for nothing."""
     return generator.choice(
-        ["", " ", "\0", "\0" * 100, "\r\n", "None", "null", "NaN", "nan", "inf", "undefined", "\\", "{}", "$$", "\ufeff5"]
+        [
+            "",
+            " ",
+            "\0",
+            "\0" * 100,
+            "\r\n",
+            "None",
+            "null",
+            "NaN",
+            "nan",
+            "inf",
+            "undefined",
+            "\\",
+            "{}",
+            "$$",
+            "\ufeff5",
+        ]
     )
 
 
 def _long(generator: random.Random) -> str:
     """Return about a megabyte of something."""
-    unit = generator.choice(["9", "x+", "(", "{", "}", r"\boxed{", r"\frac{1}{2}", "<think>", " ", "é", "1,", "^9"])
+    unit = generator.choice(
+        ["9", "x+", "(", "{", "}", r"\boxed{", r"\frac{1}{2}", "<think>", " ", "é", "1,", "^9"]
+    )
     return unit * (MEGABYTE // len(unit))
 
 
@@ -181,7 +209,9 @@ def measure(caller: Caller, *, answers: int, seed: int, workers: int, timeout: f
         timeouts=sum(verdict.reason == "timeout" for _, verdict in graded),
         rss_before_mib=before,
         rss_after_mib=after,
-        verdicts=dict(sorted(Counter(f"{verdict.status} / {verdict.reason}" for _, verdict in graded).items())),
+        verdicts=dict(
+            sorted(Counter(f"{verdict.status} / {verdict.reason}" for _, verdict in graded).items())
+        ),
     )
 
 
@@ -238,7 +268,9 @@ def _resident_mib() -> float:
 
 def render(measurements: Sequence[Measurement]) -> str:
     """Format measurements as a table, and the verdicts of the first below it."""
-    lines = [f"{'caller':<9}{'answers':>8}{'per s':>8}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}{'timeouts':>9}{'RSS MiB':>16}"]
+    lines = [
+        f"{'caller':<9}{'answers':>8}{'per s':>8}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}{'timeouts':>9}{'RSS MiB':>16}"
+    ]
     for each in measurements:
         memory = f"{each.rss_before_mib:.0f} → {each.rss_after_mib:.0f}"
         lines.append(
@@ -251,21 +283,33 @@ def render(measurements: Sequence[Measurement]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description="Grade hostile and ordinary answers; report speed, latency, time-outs and memory.")
+    parser = argparse.ArgumentParser(
+        description="Grade hostile and ordinary answers; report speed, latency, time-outs and memory."
+    )
     parser.add_argument("--answers", type=int, default=10_000, help="answers per way of calling")
-    parser.add_argument("--callers", nargs="+", choices=get_args(Caller), default=get_args(Caller), help="ways of calling")
+    parser.add_argument(
+        "--callers", nargs="+", choices=get_args(Caller), default=get_args(Caller), help="ways of calling"
+    )
     parser.add_argument("--workers", type=int, default=2, help="grading processes")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds per answer")
     parser.add_argument("--seed", type=int, default=0, help="decides the answers")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     options = parser.parse_args(argv)
     measurements = [
-        measure(caller, answers=options.answers, seed=options.seed, workers=options.workers, timeout=options.timeout)
+        measure(
+            caller,
+            answers=options.answers,
+            seed=options.seed,
+            workers=options.workers,
+            timeout=options.timeout,
+        )
         for caller in options.callers
     ]
     print(render(measurements))
     if options.out:
-        options.out.write_text(json.dumps([asdict(each) for each in measurements], indent=2) + "\n", encoding="utf-8")
+        options.out.write_text(
+            json.dumps([asdict(each) for each in measurements], indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

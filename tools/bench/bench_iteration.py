@@ -74,24 +74,31 @@ def run_ours(job: dict[str, Any]) -> dict[str, Any]:
         start = clock()
         prompts = job["prompts"][step * per_step : (step + 1) * per_step]
         with group.rollout() as awake:
-            rows = sample_rows(awake, tokenizer, prompts, samples=job["samples"], tokens=job["tokens"], seed=step)
+            rows = sample_rows(
+                awake, tokenizer, prompts, samples=job["samples"], tokens=job["tokens"], seed=step
+            )
         rollout.append(clock() - start)
         with group.training():
             report = group.update({"speaker": rows}, seed=step)
         seconds.append(clock() - start)
         if report.steps != 1 or report.rows != len(rows):
-            raise SystemExit(f"{report.rows} of {len(rows)} rows in {report.steps} steps; expected all in one")
+            raise SystemExit(
+                f"{report.rows} of {len(rows)} rows in {report.steps} steps; expected all in one"
+            )
         mismatch = max(mismatch, report.agents["speaker"]["mismatch"])
     return {"seconds": seconds, "rollout_seconds": rollout, "peak_gb": peak_gigabytes(), "mismatch": mismatch}
 
 
-def sample_rows(engine: Engine, tokenizer: Any, prompts: list[dict[str, str]], *, samples: int, tokens: int, seed: int) -> list[Row]:
+def sample_rows(
+    engine: Engine, tokenizer: Any, prompts: list[dict[str, str]], *, samples: int, tokens: int, seed: int
+) -> list[Row]:
     """Sample, score and compare the responses of each prompt."""
     sampling = SamplingParams(temperature=1.0, max_new_tokens=tokens)
     pairs = [(number, prompt) for number, prompt in enumerate(prompts) for _ in range(samples)]
     ids = [prompt_ids(tokenizer, prompt["text"]) for prompt in prompts]
     requests = [
-        GenerationRequest(ids[number], sampling, seed=seed * 10_000 + place, order=(place,)) for place, (number, _) in enumerate(pairs)
+        GenerationRequest(ids[number], sampling, seed=seed * 10_000 + place, order=(place,))
+        for place, (number, _) in enumerate(pairs)
     ]
     completions = engine.generate(requests)
     scores = torch.zeros(len(pairs))
@@ -113,7 +120,9 @@ def run_trl(python: str, job: dict[str, Any]) -> dict[str, Any]:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps({**job, "output": folder}))
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
-        result = subprocess.run([python, str(TRL_SCRIPT), str(path)], capture_output=True, text=True, env=environment, check=False)
+        result = subprocess.run(
+            [python, str(TRL_SCRIPT), str(path)], capture_output=True, text=True, env=environment, check=False
+        )
     if result.returncode:
         raise SystemExit(f"TRL failed:\n{result.stderr[-2000:]}")
     return dict(json.loads(result.stdout.splitlines()[-1]))
@@ -129,8 +138,13 @@ def measure(job: dict[str, Any], *, trl_python: str | None, only: str | None) ->
             record = isolated(run_ours, {**job, "autocast": autocast, "checkpointing": checkpointing})
             records.append({"name": name, "precision": precision, **record})
         if trl_python:
-            for name, micro, checkpointing in (("TRL", 0, False), ("TRL, micro-batch 8, checkpointing", 8, True)):
-                record = run_trl(trl_python, {**job, "autocast": autocast, "micro": micro, "checkpointing": checkpointing})
+            for name, micro, checkpointing in (
+                ("TRL", 0, False),
+                ("TRL, micro-batch 8, checkpointing", 8, True),
+            ):
+                record = run_trl(
+                    trl_python, {**job, "autocast": autocast, "micro": micro, "checkpointing": checkpointing}
+                )
                 records.append({"name": name, "precision": precision, **record})
     for record in records:
         record["median"] = statistics.median(record["seconds"][1:])
@@ -142,9 +156,19 @@ def render(records: list[dict[str, Any]]) -> str:
     lines = []
     for record in records:
         ours = next(other for other in records if other["precision"] == record["precision"])
-        part = f"{statistics.median(record['rollout_seconds'][1:]):.1f}" if "rollout_seconds" in record else "–"
+        part = (
+            f"{statistics.median(record['rollout_seconds'][1:]):.1f}" if "rollout_seconds" in record else "–"
+        )
         ratio = f"{record['median'] / ours['median']:.2f}"
-        lines.append((f"{record['name']}, {record['precision']}", f"{record['median']:.1f}", part, ratio, f"{record['peak_gb']:.1f}"))
+        lines.append(
+            (
+                f"{record['name']}, {record['precision']}",
+                f"{record['median']:.1f}",
+                part,
+                ratio,
+                f"{record['peak_gb']:.1f}",
+            )
+        )
     return table(("setting", "s/step", "rollout", "ratio", "peak GB"), lines)
 
 
@@ -152,24 +176,44 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Time whole GRPO iterations of this library and of TRL.")
     parser.add_argument("--model", default="smollm2-135m", help="model name or folder")
-    parser.add_argument("--trl-python", help="python of an environment with TRL; without it only this library is timed")
+    parser.add_argument(
+        "--trl-python", help="python of an environment with TRL; without it only this library is timed"
+    )
     parser.add_argument("--steps", type=int, default=4, help="steps per setting; the first is not counted")
     parser.add_argument("--prompts", type=int, default=4, help="prompts per step")
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=127, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="sampled tokens per response")
     parser.add_argument("--budget", type=int, default=1400, help="update.micro_batch_tokens of this library")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; CPU seconds are measured with one, wall-clock time with more")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="CPU threads; CPU seconds are measured with one, wall-clock time with more",
+    )
     parser.add_argument("--only", choices=("fp32", "bf16"), help="one precision alone")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
     if options.steps < 2:
         parser.error("--steps must be at least 2, since the first one is not counted")
     folder = options.model if options.model.startswith("random:") else str(resolve(options.model))
-    tokenizer = load_model(folder)[1] if folder.startswith("random:") else AutoTokenizer.from_pretrained(folder)
+    tokenizer = (
+        load_model(folder)[1] if folder.startswith("random:") else AutoTokenizer.from_pretrained(folder)
+    )
     prompts = make_prompts(tokenizer, options.steps * options.prompts, tokens=options.prompt_tokens)
-    job = {"model": folder, "dtype": "float32", "steps": options.steps, "samples": options.samples, "tokens": options.tokens}
-    job |= {"prompts_per_step": options.prompts, "budget": options.budget, "prompts": prompts, "threads": options.threads}
+    job = {
+        "model": folder,
+        "dtype": "float32",
+        "steps": options.steps,
+        "samples": options.samples,
+        "tokens": options.tokens,
+    }
+    job |= {
+        "prompts_per_step": options.prompts,
+        "budget": options.budget,
+        "prompts": prompts,
+        "threads": options.threads,
+    }
     records = measure(job, trl_python=options.trl_python, only=options.only)
     print(render(records))
     if options.out:

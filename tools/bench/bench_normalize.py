@@ -66,9 +66,15 @@ def loop_over_floats(score: Tensor, task: Tensor, agent: Tensor) -> Tensor:
     moments = {}
     for key, values in members.items():
         mean = sum(values) / len(values)
-        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else float("inf")
+        variance = (
+            sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+            if len(values) > 1
+            else float("inf")
+        )
         moments[key] = (mean, variance**0.5 + EPS)
-    return torch.tensor([(value - moments[key][0]) / moments[key][1] for key, value in zip(keys, score.tolist())])
+    return torch.tensor(
+        [(value - moments[key][0]) / moments[key][1] for key, value in zip(keys, score.tolist())]
+    )
 
 
 def clock(run: Callable[[], Tensor], *, repeats: int) -> tuple[float, Tensor]:
@@ -111,14 +117,19 @@ def measure(rows: int, groups: int, *, repeats: int, seed: int) -> dict[str, flo
 
 def render(record: dict[str, float]) -> str:
     """Format one measurement as a short table."""
-    lines = [f"{record['rows']:,} rows in {record['groups']:,} groups, one thread", f"{'':<28}{'CPU s':>10}{'speed-up':>10}"]
+    lines = [
+        f"{record['rows']:,} rows in {record['groups']:,} groups, one thread",
+        f"{'':<28}{'CPU s':>10}{'speed-up':>10}",
+    ]
     lines.append(f"{'library':<28}{record['library_seconds']:>10.3f}{1:>10.0f}")
     for name in ("float_loop", "tensor_loop"):
         label = "dict and loop, " + ("Python floats" if name == "float_loop" else "tensors")
         lines.append(f"{label:<28}{record[f'{name}_seconds']:>10.3f}{record[f'{name}_speedup']:>10.0f}")
     lines.append(f"largest difference {record['largest_difference']:.1e}")
     met = record["library_seconds"] < GOAL_SECONDS and record["tensor_loop_speedup"] >= GOAL_SPEEDUP
-    lines.append(f"goal (under {GOAL_SECONDS} s, {GOAL_SPEEDUP:.0f} times the tensor loop): {'met' if met else 'missed'}")
+    lines.append(
+        f"goal (under {GOAL_SECONDS} s, {GOAL_SPEEDUP:.0f} times the tensor loop): {'met' if met else 'missed'}"
+    )
     return "\n".join(lines)
 
 

@@ -46,9 +46,16 @@ def generate_passages(count: int, *, words: int, seed: int) -> Iterator[str]:
     names = np.array([f"w{rank:x}" for rank in range(VOCABULARY)], dtype=object)
     for start in range(0, count, 10_000):
         size = min(10_000, count - start)
-        drawn = names[np.searchsorted(cumulative, generator.random((size, words + 2))).clip(max=VOCABULARY - 1)]
+        drawn = names[
+            np.searchsorted(cumulative, generator.random((size, words + 2))).clip(max=VOCABULARY - 1)
+        ]
         for offset, row in enumerate(drawn):
-            yield json.dumps({"id": str(start + offset), "contents": f'"{row[0]} {row[1]}"\n{" ".join(row[2:])}'}) + "\n"
+            yield (
+                json.dumps(
+                    {"id": str(start + offset), "contents": f'"{row[0]} {row[1]}"\n{" ".join(row[2:])}'}
+                )
+                + "\n"
+            )
 
 
 def write_corpus(path: Path, count: int, *, words: int, seed: int) -> Path:
@@ -109,7 +116,12 @@ def measure_search(backend: str, corpus: str, index: str, count: int) -> dict[st
     batched = clock(lambda: [retriever.search(batch, TOP_K) for batch in batches])
     memory = (psutil.Process().memory_info().rss - before) / 2**20
     retriever.close()
-    return {"open_seconds": opened, "alone_per_second": count / alone, "batched_per_second": count / batched, "memory_mb": memory}
+    return {
+        "open_seconds": opened,
+        "alone_per_second": count / alone,
+        "batched_per_second": count / batched,
+        "memory_mb": memory,
+    }
 
 
 def clock(run: Callable[[], object]) -> float:
@@ -135,7 +147,12 @@ def measure(backend: str, corpus: str, work: Path, *, queries: int) -> dict[str,
     if not index.exists():
         notes.write_text(json.dumps(in_process(measure_build, backend, corpus, str(index))), encoding="utf-8")
     found = in_process(measure_search, backend, corpus, str(index), queries)
-    return {"backend": backend, "passages": len(Corpus(corpus)), **json.loads(notes.read_text(encoding="utf-8")), **found}
+    return {
+        "backend": backend,
+        "passages": len(Corpus(corpus)),
+        **json.loads(notes.read_text(encoding="utf-8")),
+        **found,
+    }
 
 
 def render(records: list[dict[str, Any]]) -> str:
@@ -146,8 +163,14 @@ def render(records: list[dict[str, Any]]) -> str:
     ]
     for record in records:
         cells = [record["backend"], f"{record['passages']:,}"]
-        cells += [f"{record[name]:,.1f}" for name in ("build_seconds", "build_peak_mb", "index_mb", "memory_mb")]
-        cells += [f"{record['open_seconds']:,.2f}", f"{record['alone_per_second']:,.0f}", f"{record['batched_per_second']:,.0f}"]
+        cells += [
+            f"{record[name]:,.1f}" for name in ("build_seconds", "build_peak_mb", "index_mb", "memory_mb")
+        ]
+        cells += [
+            f"{record['open_seconds']:,.2f}",
+            f"{record['alone_per_second']:,.0f}",
+            f"{record['batched_per_second']:,.0f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -156,11 +179,18 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Time retrievers: building, memory and queries per second.")
     parser.add_argument("--backends", nargs="+", choices=("bm25s", "lucene"), default=["bm25s"])
-    parser.add_argument("--passages", type=int, default=1_000_000, help="passages to generate; 0 measures the shipped corpus only")
+    parser.add_argument(
+        "--passages",
+        type=int,
+        default=1_000_000,
+        help="passages to generate; 0 measures the shipped corpus only",
+    )
     parser.add_argument("--words", type=int, default=100, help="words per passage, as in wiki-18")
     parser.add_argument("--queries", type=int, default=640, help="queries per measurement")
     parser.add_argument("--seed", type=int, default=0, help="seed of the passages")
-    parser.add_argument("--work", type=Path, required=True, help="folder for corpus and indexes, kept for the next run")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for corpus and indexes, kept for the next run"
+    )
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     options = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -168,8 +198,14 @@ def main(argv: list[str] | None = None) -> None:
     corpora = [SHIPPED]
     if options.passages:
         name = f"generated-{options.passages}x{options.words}-{options.seed}.jsonl"
-        corpora.append(str(write_corpus(options.work / name, options.passages, words=options.words, seed=options.seed)))
-    records = [measure(backend, corpus, options.work, queries=options.queries) for corpus in corpora for backend in options.backends]
+        corpora.append(
+            str(write_corpus(options.work / name, options.passages, words=options.words, seed=options.seed))
+        )
+    records = [
+        measure(backend, corpus, options.work, queries=options.queries)
+        for corpus in corpora
+        for backend in options.backends
+    ]
     print(render(records))
     if options.out:
         options.out.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")

@@ -69,7 +69,12 @@ def make_requests(job: Mapping[str, Any], *, seed: int) -> list[GenerationReques
     """Ask for every sample of every prompt."""
     sampling = SamplingParams(max_new_tokens=job["tokens"])
     return [
-        GenerationRequest(tuple(ids), sampling, seed=seed * 1_000_000 + number * job["samples"] + sample, order=(number, sample))
+        GenerationRequest(
+            tuple(ids),
+            sampling,
+            seed=seed * 1_000_000 + number * job["samples"] + sample,
+            order=(number, sample),
+        )
         for number, ids in enumerate(job["prompts"])
         for sample in range(job["samples"])
     ]
@@ -79,7 +84,9 @@ def mismatch(model: Any, requests: Sequence[GenerationRequest], completions: Seq
     """Return the largest difference between the engine's log-probs and the trainer's, over the samples of each prompt."""
     largest = 0.0
     for prompt in dict.fromkeys(request.prompt_ids for request in requests):
-        own = [completion for request, completion in zip(requests, completions) if request.prompt_ids == prompt][:8]
+        own = [
+            completion for request, completion in zip(requests, completions) if request.prompt_ids == prompt
+        ][:8]
         rows = [Row("speaker", prompt, completion.token_ids, completion.logprobs, 0.0) for completion in own]
         batch = collate(rows, pad_id=0, denominator=1.0)
         with evaluating(model), torch.no_grad():
@@ -95,14 +102,23 @@ def run_other(python: str, name: str, job: dict[str, Any]) -> dict[str, Any]:
         path.write_text(json.dumps(job))
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONPATH", None)
-        result = subprocess.run([python, str(OTHERS), name, str(path)], capture_output=True, text=True, env=environment, check=False)
+        result = subprocess.run(
+            [python, str(OTHERS), name, str(path)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
     if result.returncode:
         raise SystemExit(f"{NAMES[name]} failed:\n{result.stderr[-2000:]}")
     return dict(json.loads(result.stdout.splitlines()[-1]))
 
 
 def measure(
-    job: dict[str, Any], shapes: Sequence[tuple[int, int]], pythons: Mapping[str, str], ggufs: Mapping[str, str]
+    job: dict[str, Any],
+    shapes: Sequence[tuple[int, int]],
+    pythons: Mapping[str, str],
+    ggufs: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Run every engine at every shape and precision.
 
@@ -118,15 +134,31 @@ def measure(
     records = []
     for precision in job["precisions"]:
         for prompts, samples in shapes:
-            work = {**job, "dtype": DTYPES[precision], "prompts": job["prompts"][:prompts], "samples": samples}
+            work = {
+                **job,
+                "dtype": DTYPES[precision],
+                "prompts": job["prompts"][:prompts],
+                "samples": samples,
+            }
             found = {OURS: isolated(run_ours, work)}
             for name, python in pythons.items():
                 if name != "llama" or precision in ggufs:
                     found[NAMES[name]] = run_other(python, name, {**work, "gguf": ggufs.get(precision)})
             for name, record in found.items():
-                check_record(name, record, tokens=prompts * samples * job["tokens"], exact=precision == "fp32")
+                check_record(
+                    name, record, tokens=prompts * samples * job["tokens"], exact=precision == "fp32"
+                )
                 rate = record["tokens"] / statistics.median(record["seconds"][1:])
-                records.append({"name": name, "precision": precision, "prompts": prompts, "samples": samples, "rate": rate, **record})
+                records.append(
+                    {
+                        "name": name,
+                        "precision": precision,
+                        "prompts": prompts,
+                        "samples": samples,
+                        "rate": rate,
+                        **record,
+                    }
+                )
     return records
 
 
@@ -135,7 +167,9 @@ def check_record(name: str, record: Mapping[str, Any], *, tokens: int, exact: bo
     if record["tokens"] != tokens:
         raise SystemExit(f"{name} sampled {record['tokens']} tokens, expected {tokens}")
     if exact and record.get("mismatch", 0.0) > LIMIT:
-        raise SystemExit(f"{name} has log-probs that differ by {record['mismatch']} from the trainer's, more than {LIMIT}")
+        raise SystemExit(
+            f"{name} has log-probs that differ by {record['mismatch']} from the trainer's, more than {LIMIT}"
+        )
 
 
 def render(records: Sequence[Mapping[str, Any]]) -> str:
@@ -143,7 +177,9 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for record in records:
         case = [record[key] for key in ("precision", "prompts", "samples")]
-        ours = next(other for other in records if [other[key] for key in ("precision", "prompts", "samples")] == case)
+        ours = next(
+            other for other in records if [other[key] for key in ("precision", "prompts", "samples")] == case
+        )
         drift = f"{record['mismatch']:.1e}" if "mismatch" in record else "–"
         cells = (record["precision"], f"{record['prompts']} x {record['samples']}", f"{record['rate']:.0f}")
         lines.append((record["name"], *cells, f"{ours['rate'] / record['rate']:.2f}", drift))
@@ -154,25 +190,38 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Time sampling with this library and with others.")
     parser.add_argument("--model", default="smollm2-135m", help="model name or folder")
-    parser.add_argument("--shapes", nargs="+", default=["4x8"], help="prompts x samples of each, for example 4x8 4x32")
+    parser.add_argument(
+        "--shapes", nargs="+", default=["4x8"], help="prompts x samples of each, for example 4x8 4x32"
+    )
     parser.add_argument("--prompt-tokens", type=int, default=127, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="sampled tokens per response")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each engine")
     parser.add_argument("--only", choices=tuple(DTYPES), help="one precision alone")
-    parser.add_argument("--transformers-python", default=sys.executable, help="python for Transformers; this one by default")
+    parser.add_argument(
+        "--transformers-python", default=sys.executable, help="python for Transformers; this one by default"
+    )
     parser.add_argument("--vllm-python", help="python of an environment with vLLM and psutil")
-    parser.add_argument("--sglang-python", help="python of an environment with sglang for CPU; see tests/sglang_cpu/install.sh")
-    parser.add_argument("--llama-python", help="python of an environment with llama-cpp-python and psutil; needs a GGUF file")
+    parser.add_argument(
+        "--sglang-python",
+        help="python of an environment with sglang for CPU; see tests/sglang_cpu/install.sh",
+    )
+    parser.add_argument(
+        "--llama-python", help="python of an environment with llama-cpp-python and psutil; needs a GGUF file"
+    )
     parser.add_argument("--gguf-fp32", help="the model's weights as float32 GGUF file")
     parser.add_argument("--gguf-bf16", help="the model's weights as bfloat16 GGUF file")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
-    shapes = [(int(prompts), int(samples)) for prompts, samples in (shape.split("x") for shape in options.shapes)]
+    shapes = [
+        (int(prompts), int(samples)) for prompts, samples in (shape.split("x") for shape in options.shapes)
+    ]
     tokenizer = AutoTokenizer.from_pretrained(folder := str(resolve(options.model)))
     questions = make_prompts(tokenizer, max(prompts for prompts, _ in shapes), tokens=options.prompt_tokens)
     ids = [prompt_ids(tokenizer, question["text"]) for question in questions]
     if len(set(map(len, ids))) > 1:
-        parser.error(f"--prompt-tokens {options.prompt_tokens} is too few for the questions, which have {max(map(len, ids))}")
+        parser.error(
+            f"--prompt-tokens {options.prompt_tokens} is too few for the questions, which have {max(map(len, ids))}"
+        )
     job = {"model": folder, "prompts": ids, "tokens": options.tokens, "repeats": options.repeats}
     job["precisions"] = [options.only] if options.only else list(DTYPES)
     pythons = {name: getattr(options, f"{name}_python") for name in NAMES}

@@ -119,7 +119,9 @@ class _Relay(Team):
 def make_team(size: Size) -> Team:
     """Build a relay of the size's agents."""
     names = tuple(f"agent{number}" for number in range(size.agents))
-    kind = type("Relay", (_Relay,), {"possible_agents": names, "grammars": {name: AnyText() for name in names}})
+    kind = type(
+        "Relay", (_Relay,), {"possible_agents": names, "grammars": {name: AnyText() for name in names}}
+    )
     return kind(_Counter(size.turns))
 
 
@@ -139,11 +141,18 @@ class Bench:
         self.size = size
         tokenizer = tiny_tokenizer()
         team = make_team(size)
-        self.agents: dict[str, Agent] = {name: Speaker(name).bind(torch.nn.Identity(), tokenizer) for name in team.possible_agents}
+        self.agents: dict[str, Agent] = {
+            name: Speaker(name).bind(torch.nn.Identity(), tokenizer) for name in team.possible_agents
+        }
         scripted = [ScriptedEngine(reply, tokenizer) for _ in range(size.engines)]
-        self.engines: Mapping[str, Engine] = {name: scripted[place % size.engines] for place, name in enumerate(self.agents)}
+        self.engines: Mapping[str, Engine] = {
+            name: scripted[place % size.engines] for place, name in enumerate(self.agents)
+        }
         self.collector = Collector(team, self.agents, max_calls=size.turns, max_concurrent=size.concurrent)
-        self.tasks = [Task(f"task-{number}", f"which digit follows {number}?", ("4",), "bench") for number in range(size.tasks)]
+        self.tasks = [
+            Task(f"task-{number}", f"which digit follows {number}?", ("4",), "bench")
+            for number in range(size.tasks)
+        ]
         self.estimator = GroupNormalizer()
 
     def play(self) -> list[Trajectory]:
@@ -198,7 +207,12 @@ def measure(sizes: Iterable[Size], *, repeats: int) -> list[dict[str, Any]]:
     for bench, runs in zip(benches, seconds):
         turns = bench.size.trajectories * bench.size.turns
         micro = {part: 1e6 * statistics.median(run[part] for run in runs) / turns for part in PARTS}
-        record = {**asdict(bench.size), "trajectories": bench.size.trajectories, "microseconds": micro, "seconds": runs}
+        record = {
+            **asdict(bench.size),
+            "trajectories": bench.size.trajectories,
+            "microseconds": micro,
+            "seconds": runs,
+        }
         records.append({**record, "turns_per_second": 1e6 / micro["play"]})
     return records
 
@@ -220,10 +234,19 @@ def render(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         for record in records:
             cells = [f"{record['microseconds'][part]:.1f}" for part in PARTS]
             value = "all" if record[axis] is None else f"{record[axis]:,}"
-            lines.append((f"{axis} {value}", f"{record['trajectories']:,}", *cells, f"{record['turns_per_second']:,.0f}"))
+            lines.append(
+                (
+                    f"{axis} {value}",
+                    f"{record['trajectories']:,}",
+                    *cells,
+                    f"{record['turns_per_second']:,.0f}",
+                )
+            )
     text = [table(("size", "trajectories", *(f"{part} µs/turn" for part in PARTS), "turns/s"), lines)]
     for axis, records in sweeps.items():
-        cells = [f"{part} ±{spread([record['microseconds'][part] for record in records]):.0%}" for part in PARTS]
+        cells = [
+            f"{part} ±{spread([record['microseconds'][part] for record in records]):.0%}" for part in PARTS
+        ]
         text.append(f"{axis}: {', '.join(cells)}")
     return "\n".join([*text, *_goals(sweeps)])
 
@@ -234,12 +257,18 @@ def _goals(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     if "engines" in sweeps:
         one, two = (record["microseconds"]["play"] for record in sweeps["engines"][:2])
         met = two <= (1 + GOAL_GROUP_OVERHEAD) * one
-        lines.append(f"goal (a second worker group costs at most {GOAL_GROUP_OVERHEAD:.0%}): {two / one - 1:+.1%}, {_verdict(met)}")
+        lines.append(
+            f"goal (a second worker group costs at most {GOAL_GROUP_OVERHEAD:.0%}): {two / one - 1:+.1%}, {_verdict(met)}"
+        )
         rate = sweeps["engines"][0]["turns_per_second"]
-        lines.append(f"goal ({GOAL_TURNS_PER_SECOND:,} turns/s): {rate:,.0f}, {_verdict(rate >= GOAL_TURNS_PER_SECOND)}")
+        lines.append(
+            f"goal ({GOAL_TURNS_PER_SECOND:,} turns/s): {rate:,.0f}, {_verdict(rate >= GOAL_TURNS_PER_SECOND)}"
+        )
     for part in ("play", "learn") if "trajectories" in sweeps else ():
         found = spread([record["microseconds"][part] for record in sweeps["trajectories"]])
-        lines.append(f"goal ({part} per turn flat within {GOAL_FLATNESS:.0%}): {found:.0%}, {_verdict(found <= GOAL_FLATNESS)}")
+        lines.append(
+            f"goal ({part} per turn flat within {GOAL_FLATNESS:.0%}): {found:.0%}, {_verdict(found <= GOAL_FLATNESS)}"
+        )
     return lines
 
 
@@ -250,7 +279,9 @@ def _verdict(met: bool) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Time an iteration without its models at many sizes.")
-    parser.add_argument("--sweeps", nargs="+", choices=tuple(SWEEPS), default=list(SWEEPS), help="what to vary")
+    parser.add_argument(
+        "--sweeps", nargs="+", choices=tuple(SWEEPS), default=list(SWEEPS), help="what to vary"
+    )
     parser.add_argument("--divide", type=int, default=1, help="play this many times fewer tasks")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each size")
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")

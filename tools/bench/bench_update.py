@@ -43,14 +43,21 @@ def make_rows(vocabulary: int, *, prompts: int, samples: int, prompt_tokens: int
         return tuple(rng.randrange(vocabulary) for _ in range(length))
 
     groups = [draw(prompt_tokens) for _ in range(prompts)]
-    return [Row("a", prompt, draw(tokens), (0.0,) * tokens, rng.uniform(-1, 1)) for prompt in groups for _ in range(samples)]
+    return [
+        Row("a", prompt, draw(tokens), (0.0,) * tokens, rng.uniform(-1, 1))
+        for prompt in groups
+        for _ in range(samples)
+    ]
 
 
 def plain_logprobs(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """Score every padded row on its own, from logits over the whole vocabulary."""
     length = batch.response_mask.shape[1]
     logits = model(
-        input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), logits_to_keep=length + 1, use_cache=False
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask.long(),
+        logits_to_keep=length + 1,
+        use_cache=False,
     ).logits[:, :-1]
     return token_logprobs(logits, batch.input_ids[:, -length:]), token_entropy(logits.detach())
 
@@ -86,10 +93,17 @@ def run_path(job: dict[str, Any], path: str, *, autocast: bool) -> dict[str, Any
     median, seconds = median_seconds(once, repeats=job["repeats"])
     peak = peak_gigabytes()
     norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
-    record = {"path": path, "precision": "bf16 autocast" if autocast else "fp32", "median": median, "seconds": seconds}
+    record = {
+        "path": path,
+        "precision": "bf16 autocast" if autocast else "fp32",
+        "median": median,
+        "seconds": seconds,
+    }
     work = useful_gigaflops(model, **job["rows"])
     roofline = gemm_roofline(
-        model, rows=job["rows"]["samples"] * job["rows"]["tokens"], dtype=torch.bfloat16 if autocast else torch.float32
+        model,
+        rows=job["rows"]["samples"] * job["rows"]["tokens"],
+        dtype=torch.bfloat16 if autocast else torch.float32,
     )
     return {**record, "peak_gb": peak, "grad_norm": norm, "useful_gflop": work, "roofline_gflops": roofline}
 
@@ -98,13 +112,22 @@ def useful_gigaflops(model: Any, *, prompts: int, samples: int, prompt_tokens: i
     """Count forward and backward: each distinct token once through the layers, response positions through the head, attention."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings().weight.numel()
-    layers = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name and "lm_head" not in name)
+    layers = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if p.dim() == 2 and "embed" not in name and "lm_head" not in name
+    )
     # the last sampled token predicts nothing
     own = tokens - 1
     distinct = prompts * (prompt_tokens + samples * own)
     pairs = prompts * (prompt_tokens**2 / 2 + samples * (own * prompt_tokens + own**2 / 2))
-    width = config.num_attention_heads * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    forward = 2 * (layers * distinct + head * prompts * samples * tokens) + 4 * pairs * width * config.num_hidden_layers
+    width = config.num_attention_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    forward = (
+        2 * (layers * distinct + head * prompts * samples * tokens)
+        + 4 * pairs * width * config.num_hidden_layers
+    )
     return 3 * forward / 1e9
 
 
@@ -129,7 +152,14 @@ def render(records: list[dict[str, Any]]) -> str:
         plain = next(other for other in records if other["precision"] == record["precision"])
         rate = record["useful_gflop"] / record["median"] / record["roofline_gflops"]
         cells = (f"{record['median']:.2f}", f"{plain['median'] / record['median']:.2f}", f"{rate:.0%}")
-        lines.append((f"{record['path']}, {record['precision']}", *cells, f"{record['peak_gb']:.1f}", f"{record['grad_norm']:.5g}"))
+        lines.append(
+            (
+                f"{record['path']}, {record['precision']}",
+                *cells,
+                f"{record['peak_gb']:.1f}",
+                f"{record['grad_norm']:.5g}",
+            )
+        )
     return table(("path", "CPU s", "speed-up", "of roofline", "peak GB", "gradient norm"), lines)
 
 
@@ -142,13 +172,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--prompt-tokens", type=int, default=127, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each response")
     parser.add_argument("--budget", type=int, default=1400, help="tokens of our micro-batches")
-    parser.add_argument("--plain-budget", type=int, default=3200, help="padded tokens of the plain path's micro-batches")
+    parser.add_argument(
+        "--plain-budget", type=int, default=3200, help="padded tokens of the plain path's micro-batches"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each path")
     parser.add_argument("--only", choices=("fp32", "bf16"), help="one precision alone")
-    parser.add_argument("--compile", action="store_true", help="time update.compile as well; needs a C++ compiler")
+    parser.add_argument(
+        "--compile", action="store_true", help="time update.compile as well; needs a C++ compiler"
+    )
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
-    shape = {"prompts": options.prompts, "samples": options.samples, "prompt_tokens": options.prompt_tokens, "tokens": options.tokens}
+    shape = {
+        "prompts": options.prompts,
+        "samples": options.samples,
+        "prompt_tokens": options.prompt_tokens,
+        "tokens": options.tokens,
+    }
     job = {"model": options.model, "rows": shape, "repeats": options.repeats}
     job |= {"budget": options.budget, "plain_budget": options.plain_budget}
     paths = (*PATHS, COMPILED) if options.compile else PATHS

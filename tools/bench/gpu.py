@@ -96,23 +96,38 @@ def play_on(rows: Sequence[Row], *, turns: int, vocabulary: int) -> list[Row]:
     played = list(rows)
     for row in rows:
         for _ in range(turns - 1):
-            row = replace(row, prompt_ids=row.prompt_ids + row.response_ids + draw(ANSWER), response_ids=draw(len(row.response_ids)))
+            row = replace(
+                row,
+                prompt_ids=row.prompt_ids + row.response_ids + draw(ANSWER),
+                response_ids=draw(len(row.response_ids)),
+            )
             played.append(row)
     return played
 
 
-def time_update(model: Any, shape: dict[str, int], *, path: str, turns: int, budget: int, autocast: bool, repeats: int) -> dict[str, Any]:
+def time_update(
+    model: Any, shape: dict[str, int], *, path: str, turns: int, budget: int, autocast: bool, repeats: int
+) -> dict[str, Any]:
     """Time forward and backward of one minibatch."""
     device = next(model.parameters()).device
-    rows = play_on(make_rows(model.config.vocab_size, **shape), turns=turns, vocabulary=model.config.vocab_size)
+    rows = play_on(
+        make_rows(model.config.vocab_size, **shape), turns=turns, vocabulary=model.config.vocab_size
+    )
     chunks = chunk_rows(None if path == "plain" else model, rows, budget)
-    batches = [collate([rows[i] for i in chunk], pad_id=0, denominator=float(len(rows))).to(device) for chunk in chunks]
+    batches = [
+        collate([rows[i] for i in chunk], pad_id=0, denominator=float(len(rows))).to(device)
+        for chunk in chunks
+    ]
 
     def once() -> None:
         model.zero_grad(set_to_none=True)
         for batch in batches:
             with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():
-                logp = plain_logprobs(model, batch)[0] if path == "plain" else response_logprobs(model, batch, entropy="value").logp
+                logp = (
+                    plain_logprobs(model, batch)[0]
+                    if path == "plain"
+                    else response_logprobs(model, batch, entropy="value").logp
+                )
             ((logp * batch.advantage[:, None]).sum() / batch.denominator).backward()
 
     seconds, peak = clock(once, device=device, repeats=repeats)
@@ -129,23 +144,41 @@ def time_rollout(model: Any, shape: dict[str, int], *, autocast: bool, repeats: 
         engine.autocast = lambda: torch.autocast(device.type, torch.bfloat16)
     sampling = SamplingParams(max_new_tokens=shape["tokens"])
     rows = make_rows(model.config.vocab_size, **shape)
-    requests = [GenerationRequest(row.prompt_ids, sampling, seed=place, order=(place,)) for place, row in enumerate(rows)]
+    requests = [
+        GenerationRequest(row.prompt_ids, sampling, seed=place, order=(place,))
+        for place, row in enumerate(rows)
+    ]
 
     def once() -> None:
         engine.sync(engine.weights_version + 1)
         engine.generate(requests)
 
     seconds, peak = clock(once, device=device, repeats=repeats)
-    return {"name": "rollout", "seconds": seconds, "peak_gb": peak, "tokens_per_second": len(rows) * shape["tokens"] / seconds}
+    return {
+        "name": "rollout",
+        "seconds": seconds,
+        "peak_gb": peak,
+        "tokens_per_second": len(rows) * shape["tokens"] / seconds,
+    }
 
 
 def measure(
-    size: str, shape: dict[str, int], *, turns: int, device: torch.device, budget: int, repeats: int, compiled: bool
+    size: str,
+    shape: dict[str, int],
+    *,
+    turns: int,
+    device: torch.device,
+    budget: int,
+    repeats: int,
+    compiled: bool,
 ) -> list[dict[str, Any]]:
     """Time the rollout and every path of the update; weights are float32 under bf16 autocast."""
     model = build(size, device=device, dtype=torch.float32)
     settings: dict[str, Any] = {"turns": turns, "budget": budget, "autocast": True, "repeats": repeats}
-    records = [time_rollout(model, shape, autocast=True, repeats=repeats), time_update(model, shape, path="plain", **settings)]
+    records = [
+        time_rollout(model, shape, autocast=True, repeats=repeats),
+        time_update(model, shape, path="plain", **settings),
+    ]
     with patch.object(forward, "tree_kernel", lambda policy: None):
         records.append(time_update(model, shape, path="dense", **settings))
     records.append({**time_update(model, shape, path="ours", **settings), "kernel": tree_kernel(model)})
@@ -174,7 +207,9 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Time rollout and update of a random model on one GPU.")
     parser.add_argument("--size", choices=tuple(SIZES), default="0.5b", help="model size")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to run")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to run"
+    )
     parser.add_argument("--prompts", type=int, default=8, help="distinct prompts")
     parser.add_argument("--samples", type=int, default=8, help="samples per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of each prompt")
@@ -182,10 +217,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=1, help="turns of each trajectory")
     parser.add_argument("--budget", type=int, default=16384, help="tokens of a micro-batch")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each part")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="time update.compile as well; so on GPUs by default")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="time update.compile as well; so on GPUs by default",
+    )
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
-    shape = {"prompts": options.prompts, "samples": options.samples, "prompt_tokens": options.prompt_tokens, "tokens": options.tokens}
+    shape = {
+        "prompts": options.prompts,
+        "samples": options.samples,
+        "prompt_tokens": options.prompt_tokens,
+        "tokens": options.tokens,
+    }
     device = torch.device(options.device)
     compiled = device.type == "cuda" if options.compile is None else options.compile
     settings = {"turns": options.turns, "budget": options.budget, "repeats": options.repeats}

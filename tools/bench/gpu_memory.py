@@ -36,7 +36,9 @@ def build_group(name: str, size: str, *, fabric: Fabric) -> WorkerGroup:
     tokenizer = tiny_tokenizer()
     engine = TransformersEngine(model, tokenizer, stop_token_ids=[model.config.vocab_size])
     settings = GroupSettings(update=UpdateSettings(offload="all"))
-    group = WorkerGroup(name, policy=model, tokenizer=tokenizer, agents=[], engine=engine, fabric=fabric, settings=settings)
+    group = WorkerGroup(
+        name, policy=model, tokenizer=tokenizer, agents=[], engine=engine, fabric=fabric, settings=settings
+    )
     with group.training():
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -49,7 +51,9 @@ def build_group(name: str, size: str, *, fabric: Fabric) -> WorkerGroup:
 def held(groups: list[WorkerGroup]) -> int:
     """Count the bytes on the device."""
     meter = device_meter(groups[0].fabric.device)
-    return meter() if meter is not None else sum(tensor.nbytes for group in groups for tensor in _tensors(group))
+    return (
+        meter() if meter is not None else sum(tensor.nbytes for group in groups for tensor in _tensors(group))
+    )
 
 
 def measure(size: str, *, fabric: Fabric) -> list[dict[str, Any]]:
@@ -66,7 +70,14 @@ def measure(size: str, *, fabric: Fabric) -> list[dict[str, Any]]:
         release, after = time.perf_counter() - start, held(groups)
         own = awake - asleep
         records.append(
-            {"name": group.name, "asleep": asleep, "training": awake, "after": after, "bring_s": bring, "release_s": release}
+            {
+                "name": group.name,
+                "asleep": asleep,
+                "training": awake,
+                "after": after,
+                "bring_s": bring,
+                "release_s": release,
+            }
             | {"released_share": (awake - after) / own if own else 0.0}
         )
     return records
@@ -79,14 +90,20 @@ def render(records: list[dict[str, Any]]) -> str:
         sizes = [f"{record[key] / GIB:.3f}" for key in ("asleep", "training", "after")]
         moves = [f"{record[key]:.3f}" for key in ("bring_s", "release_s")]
         lines.append((record["name"], *sizes, f"{100 * record['released_share']:.1f}", *moves))
-    return table(("group", "asleep GiB", "training GiB", "after GiB", "released %", "bring s", "release s"), lines)
+    return table(
+        ("group", "asleep GiB", "training GiB", "after GiB", "released %", "bring s", "release s"), lines
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark from the command line and return its exit code."""
-    parser = argparse.ArgumentParser(description="Measure what leaves a device as two worker groups take turns.")
+    parser = argparse.ArgumentParser(
+        description="Measure what leaves a device as two worker groups take turns."
+    )
     parser.add_argument("--size", choices=tuple(SIZES), default="0.5b", help="model size of both groups")
-    parser.add_argument("--accelerator", default="cuda" if torch.cuda.is_available() else "cpu", help="as in Lightning")
+    parser.add_argument(
+        "--accelerator", default="cuda" if torch.cuda.is_available() else "cpu", help="as in Lightning"
+    )
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
     records = measure(options.size, fabric=Fabric(accelerator=options.accelerator, devices=1))

@@ -49,11 +49,20 @@ def transformers(job: dict[str, Any]) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
     model.generation_config.eos_token_id = None
     ids = torch.tensor(job["prompts"])
-    settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": job["tokens"], "pad_token_id": 0}
+    settings = {
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_new_tokens": job["tokens"],
+        "pad_token_id": 0,
+    }
 
     def run() -> int:
         with torch.inference_mode():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), num_return_sequences=job["samples"], **settings)
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), num_return_sequences=job["samples"], **settings
+            )
         return out[:, ids.shape[1] :].numel()
 
     return clock(run, job)
@@ -78,7 +87,14 @@ def vllm(job: dict[str, Any]) -> dict[str, Any]:
         enforce_eager=bool(job.get("eager")),
         disable_log_stats=True,
     )
-    settings = SamplingParams(n=job["samples"], temperature=1.0, max_tokens=job["tokens"], ignore_eos=True, logprobs=0, detokenize=False)
+    settings = SamplingParams(
+        n=job["samples"],
+        temperature=1.0,
+        max_tokens=job["tokens"],
+        ignore_eos=True,
+        logprobs=0,
+        detokenize=False,
+    )
     prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
 
     def run() -> int:
@@ -137,7 +153,9 @@ class Llama:
         params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
         params.n_batch = self.room = max(2048, sequences)
         params.n_threads = params.n_threads_batch = 1
-        self.context = cpp.llama_init_from_model(cpp.llama_model_load_from_file(path.encode(), cpp.llama_model_default_params()), params)
+        self.context = cpp.llama_init_from_model(
+            cpp.llama_model_load_from_file(path.encode(), cpp.llama_model_default_params()), params
+        )
         self.batch = cpp.llama_batch_init(self.room, 0, sequences)
 
     def forget(self) -> None:
@@ -150,7 +168,12 @@ class Llama:
         """Compute tokens, given as (id, position, sequences, whether its logits are wanted)."""
         batch = self.batch
         for at, (token, position, sequences, wanted) in enumerate(entries):
-            batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.logits[at] = token, position, len(sequences), wanted
+            batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.logits[at] = (
+                token,
+                position,
+                len(sequences),
+                wanted,
+            )
             for place, sequence in enumerate(sequences):
                 batch.seq_id[at][place] = sequence
         batch.n_tokens = len(entries)
@@ -176,7 +199,9 @@ def llama(job: dict[str, Any]) -> dict[str, Any]:
         drawn: list[int] = []
         for number, ids in enumerate(prompts):
             own = range(number * samples, (number + 1) * samples)
-            model.decode([(token, position, own, position == length - 1) for position, token in enumerate(ids)])
+            model.decode(
+                [(token, position, own, position == length - 1) for position, token in enumerate(ids)]
+            )
             drawn += [model.draw(length - 1) for _ in own]
         for step in range(tokens - 1):
             model.decode([(token, length + step, [sequence], True) for sequence, token in enumerate(drawn)])
@@ -194,11 +219,18 @@ def gguf(source: str, target: str, kind: str) -> dict[str, Any]:
     from gguf.quants import dequantize, quantize
 
     reader = GGUFReader(source)
-    kinds = {"f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32), "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16)}
+    kinds = {
+        "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
+        "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16),
+    }
     wanted, file_type = kinds[kind]
     writer = GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, entry in reader.fields.items():
-        if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type", "general.quantization_version"):
+        if name.startswith("GGUF.") or name in (
+            "general.architecture",
+            "general.file_type",
+            "general.quantization_version",
+        ):
             continue
         part = entry.types[-1] if entry.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(name, entry.contents(), entry.types[0], sub_type=part)

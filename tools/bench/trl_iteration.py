@@ -70,17 +70,35 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             seconds.append(clock() - self.start)
 
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": row["text"]}], "answer": row["answer"]} for row in job["prompts"]])
+    rows = Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": row["text"]}], "answer": row["answer"]}
+            for row in job["prompts"]
+        ]
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
     trainer = trl.GRPOTrainer(
-        model=job["model"], reward_funcs=reward, args=config, train_dataset=rows, processing_class=tokenizer, callbacks=[Clock()]
+        model=job["model"],
+        reward_funcs=reward,
+        args=config,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=[Clock()],
     )
     trainer.train()
-    lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "completions/mean_length" in entry]
+    lengths = [
+        entry["completions/mean_length"]
+        for entry in trainer.state.log_history
+        if "completions/mean_length" in entry
+    ]
     if set(lengths) != {float(job["tokens"])}:
         raise SystemExit(f"TRL sampled {lengths} tokens per completion, expected {job['tokens']}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {"seconds": seconds, "peak_gb": peak, "versions": {part.__name__: part.__version__ for part in (torch, transformers, trl)}}
+    return {
+        "seconds": seconds,
+        "peak_gb": peak,
+        "versions": {part.__name__: part.__version__ for part in (torch, transformers, trl)},
+    }
 
 
 if __name__ == "__main__":

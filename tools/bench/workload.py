@@ -64,7 +64,9 @@ def make_prompts(tokenizer: Any, count: int, *, tokens: int, seed: int = 0) -> l
 def prompt_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Return the ids of a chat prompt."""
     chat = [{"role": "user", "content": text}]
-    return tuple(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False))
+    return tuple(
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    )
 
 
 def median_seconds(run: Callable[[], float], *, repeats: int) -> tuple[float, list[float]]:
@@ -83,7 +85,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]).rstrip()
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
+        ).rstrip()
         for line in (head, *rows)
     )
 

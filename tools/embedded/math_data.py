@@ -27,7 +27,11 @@ SEED_RANGE = 10_000_000
 SPLIT_ORDER: tuple[Split, ...] = ("test", "validation", "train")
 SPLIT_SIZE: dict[Split, int] = {"train": 800, "validation": 100, "test": 100}
 SPLIT_SEED: dict[Split, int] = {"train": 0, "validation": SEED_RANGE, "test": 2 * SEED_RANGE}
-LEVELS: dict[str, tuple[int, int]] = {"chain_sum/3x1": (3, 1), "chain_sum/4x1": (4, 1), "chain_sum/2x2": (2, 2)}
+LEVELS: dict[str, tuple[int, int]] = {
+    "chain_sum/3x1": (3, 1),
+    "chain_sum/4x1": (4, 1),
+    "chain_sum/2x2": (2, 2),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,9 @@ def training_problems(source: str, held_out: frozenset[str]) -> Iterator[Problem
     Yields:
         Problems, with repetitions.
     """
-    return (problem for problem in problems(source, SPLIT_SEED["train"]) if problem.expression not in held_out)
+    return (
+        problem for problem in problems(source, SPLIT_SEED["train"]) if problem.expression not in held_out
+    )
 
 
 def to_record(problem: Problem, split: Split) -> dict[str, object]:
@@ -145,7 +151,9 @@ def _write_licence(out: Path) -> None:
     source = distribution("reasoning-gym")
     text = source.read_text("licenses/LICENSE")
     if text is None:
-        raise FileNotFoundError("reasoning-gym's LICENSE was expected in its metadata folder; reinstall reasoning-gym.")
+        raise FileNotFoundError(
+            "reasoning-gym's LICENSE was expected in its metadata folder; reinstall reasoning-gym."
+        )
     (out / "LICENSE.txt").write_text(text, encoding="utf-8")
 
 

@@ -126,13 +126,19 @@ def solve(expression: str, slips: Slips, rng: random.Random) -> list[Step]:
     return _walk(expression, lambda value, change: _result(value, change, slips, rng))
 
 
-def revise(expression: str, steps: list[Step], checks: list[Check], habits: Habits, rng: random.Random) -> list[Step]:
+def revise(
+    expression: str, steps: list[Step], checks: list[Check], habits: Habits, rng: random.Random
+) -> list[Step]:
     """Work an expression out again after a review; a step that was reviewed may be kept or corrected, any other is worked out anew."""
     reviewed = {(step.value, step.change): (step, check) for step, check in zip(steps, checks, strict=True)}
 
     def result(value: int, change: int) -> int:
         step, check = reviewed.get((value, change), (None, None))
-        if step is not None and check is not None and rng.random() < (habits.keep if check.fine else habits.trust):
+        if (
+            step is not None
+            and check is not None
+            and rng.random() < (habits.keep if check.fine else habits.trust)
+        ):
             return step.result if check.fine else value + change
         return _result(value, change, habits.solver, rng)
 

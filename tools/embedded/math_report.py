@@ -38,13 +38,19 @@ def report(policy: nn.Module, tokenizer: Any, *, split: str = "validation", samp
     collector = Collector(LoopTeam(MathEnv(tasks)), agents)
     sampled = collector.collect(tasks, engines, Phase("report", samples=samples))
     greedy = collector.collect(tasks, engines, Phase("report", sampling={"temperature": 0.0}))
-    return [f"{split} {name:7s} {summarise(played)}" for name, played in (("sampled", sampled), ("greedy", greedy))]
+    return [
+        f"{split} {name:7s} {summarise(played)}"
+        for name, played in (("sampled", sampled), ("greedy", greedy))
+    ]
 
 
 def summarise(played: Sequence[Trajectory]) -> str:
     """Describe trajectories of the loop in one line: success, first attempts, the verifier on them, validity, success per level."""
     turns = [turn for trajectory in played for turn in trajectory.turns]
-    approves, rejects = _average(played, "verifier_approves_correct"), _average(played, "verifier_rejects_wrong")
+    approves, rejects = (
+        _average(played, "verifier_approves_correct"),
+        _average(played, "verifier_rejects_wrong"),
+    )
     sources = sorted({trajectory.task.data_source for trajectory in played})
     levels = "  ".join(
         f"{source.rsplit('/', 1)[-1]} {_mean([trajectory.success for trajectory in played if trajectory.task.data_source == source]):.3f}"

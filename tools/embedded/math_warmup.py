@@ -26,7 +26,15 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.tools.embedded.math_data import LEVELS, Problem, split_problems, training_problems
-from drmas_pl.tools.embedded.math_demonstrator import Habits, Slips, Step, critique_text, review, revise, solve
+from drmas_pl.tools.embedded.math_demonstrator import (
+    Habits,
+    Slips,
+    Step,
+    critique_text,
+    review,
+    revise,
+    solve,
+)
 from drmas_pl.tools.embedded.math_report import report
 
 OUT = Path(__file__).resolve().parents[2] / "drmas_pl" / "embedded" / "models" / "tiny-math"
@@ -39,7 +47,10 @@ WORDS = (
 NEVER: Slips = {"zero": 0.0, "carry": 0.0, "plain": 0.0}
 COMPETENT = Habits(solver={"zero": 0.12, "carry": 0.15, "plain": 0.10}, verifier=NEVER, trust=0.0, keep=0.0)
 PLANTED = Habits(
-    solver={"zero": 0.65, "carry": 0.65, "plain": 0.0}, verifier={"zero": 0.15, "carry": 0.15, "plain": 0.0}, trust=0.2, keep=0.9
+    solver={"zero": 0.65, "carry": 0.65, "plain": 0.0},
+    verifier={"zero": 0.15, "carry": 0.15, "plain": 0.0},
+    trust=0.2,
+    keep=0.9,
 )
 IGNORE = -100
 VERIFIER_WEIGHT = 1.5
@@ -77,7 +88,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([PAD, END])
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False, model_max_length=512
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
     )
 
 
@@ -122,10 +137,19 @@ class Writer:
             ids = ids + self._ids("\nsolve: ")
             steps = revise(problem.expression, steps, checks, phase.habits, self.rng)
             ids, targets, weights = self._spoken(ids, targets, weights, self._solution(steps, phase), 1.0)
-        return ids, targets + [IGNORE] * (len(ids) - len(targets)), weights + [0.0] * (len(ids) - len(weights))
+        return (
+            ids,
+            targets + [IGNORE] * (len(ids) - len(targets)),
+            weights + [0.0] * (len(ids) - len(weights)),
+        )
 
     def _spoken(
-        self, ids: list[int], targets: list[int], weights: list[float], said: Sequence[tuple[int, bool]], weight: float
+        self,
+        ids: list[int],
+        targets: list[int],
+        weights: list[float],
+        said: Sequence[tuple[int, bool]],
+        weight: float,
     ) -> tuple[list[int], list[int], list[float]]:
         """Append an utterance; its last token is followed by the end token in the targets, but by the next record in the ids."""
         gap = len(ids) - 1 - len(targets)
@@ -148,26 +172,36 @@ class Writer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, phase: Phase, *, size: int, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, phase: Phase, *, size: int, seed: int
+) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield endless batches of ids, targets and weights of shape ``(size, T)``; rows of similar length share a batch, to save padding."""
     rng = random.Random(seed)
     splits = split_problems()
-    held_out = frozenset(problem.expression for split, drawn in splits.items() if split != "train" for problem in drawn)
+    held_out = frozenset(
+        problem.expression for split, drawn in splits.items() if split != "train" for problem in drawn
+    )
     streams = [training_problems(source, held_out) for source in LEVELS]
     writer = Writer(tokenizer, rng)
     while True:
-        pool = [writer.conversation(next(streams[index % len(streams)]), phase) for index in range(size * POOL)]
+        pool = [
+            writer.conversation(next(streams[index % len(streams)]), phase) for index in range(size * POOL)
+        ]
         pool.sort(key=lambda row: len(row[0]))
         for start in rng.sample(range(0, len(pool), size), POOL):
             yield _stack(pool[start : start + size], int(tokenizer.pad_token_id))
 
 
-def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, *, size: int, seed: int) -> None:
+def train(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, *, size: int, seed: int
+) -> None:
     """Run one phase of supervised training in place."""
     # On a CPU the fused attention's backward takes half of a step at this size.
     model.set_attn_implementation("eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=phase.peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 + cos(pi * step / phase.steps)) / 2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 50) * (1 + cos(pi * step / phase.steps)) / 2
+    )
     stream = batches(tokenizer, phase, size=size, seed=seed)
     for step in range(phase.steps):
         ids, targets, weights = next(stream)
@@ -200,7 +234,10 @@ def _stack(rows: Sequence[tuple[list[int], list[int], list[float]]], pad: int) -
     """Pad rows on the right."""
     width = max(len(ids) for ids, _, _ in rows)
     fill = (pad, IGNORE, 0.0)
-    return tuple(torch.tensor([[*row[part], *[fill[part]] * (width - len(row[part]))] for row in rows]) for part in range(3))
+    return tuple(
+        torch.tensor([[*row[part], *[fill[part]] * (width - len(row[part]))] for row in rows])
+        for part in range(3)
+    )
 
 
 def main() -> None:

@@ -57,7 +57,13 @@ def plant_copying(model: LlamaForCausalLM, *, seed: int) -> None:
     back, first, second = (_rotation(width, generator) for _ in range(3))
     looks_back, matches = (layer.self_attn for layer in list(model.model.layers)[:2])
     normalised = CONSTANT / ((EMBEDDING_STD**2 * (width - 1) + CONSTANT**2) / width) ** 0.5
-    _set(looks_back, *_look_back(frequencies, heads, scale=1 / normalised), first, PREVIOUS_SHARE * back @ first.T, generator)
+    _set(
+        looks_back,
+        *_look_back(frequencies, heads, scale=1 / normalised),
+        first,
+        PREVIOUS_SHARE * back @ first.T,
+        generator,
+    )
     _set(matches, *_match(frequencies, heads, back, generator), second, COPIED_SHARE * second.T, generator)
 
 
@@ -65,11 +71,16 @@ def rehearse(model: LlamaForCausalLM, *, seed: int, steps: int = REHEARSAL) -> N
     """Train on random tokens, something random in between, and the same tokens again, of which only the second time is learnt."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=REHEARSAL_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / RISE, 3 * (steps - step) / steps, 1.0))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / RISE, 3 * (steps - step) / steps, 1.0)
+    )
     model.train()
     for _ in range(steps):
         length, between = torch.randint(4, LONGEST, (2,), generator=generator).tolist()
-        once, other = (torch.randint(model.config.vocab_size, (ROWS, size), generator=generator) for size in (length, between))
+        once, other = (
+            torch.randint(model.config.vocab_size, (ROWS, size), generator=generator)
+            for size in (length, between)
+        )
         ids = torch.cat([once, other, once], 1)
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[:, 1 - length :]
         loss = cross_entropy(model.lm_head(hidden).flatten(0, 1), once[:, 1:].flatten())
@@ -94,7 +105,9 @@ def _look_back(frequencies: Tensor, heads: int, *, scale: float) -> tuple[Tensor
     return query.flatten(0, 1), key.flatten(0, 1)
 
 
-def _match(frequencies: Tensor, heads: int, back: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _match(
+    frequencies: Tensor, heads: int, back: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Return query and key maps, (D, D), that score how well ``e`` here agrees with ``M e`` there, hardly minding the distance."""
     half, width = len(frequencies), len(back)
     slow: Sequence[int] = (frequencies < SLOW).nonzero().flatten().tolist()
@@ -114,8 +127,20 @@ def _rotation(width: int, generator: torch.Generator) -> Tensor:
     return rotation
 
 
-def _set(attention: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, output: Tensor, generator: torch.Generator) -> None:
+def _set(
+    attention: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    generator: torch.Generator,
+) -> None:
     """Write the four maps of an attention layer, query and key with a little noise so that no entry starts out dead."""
-    for name, weight, jitter in (("q", query, JITTER), ("k", key, JITTER), ("v", value, 0.0), ("o", output, 0.0)):
+    for name, weight, jitter in (
+        ("q", query, JITTER),
+        ("k", key, JITTER),
+        ("v", value, 0.0),
+        ("o", output, 0.0),
+    ):
         noise = jitter * torch.randn(weight.shape, generator=generator)
         getattr(attention, f"{name}_proj").weight.copy_(weight + noise)

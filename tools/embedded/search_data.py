@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from drmas_pl.tools.embedded.search_language import COUNTRY_RELATIONS, Fact, Relation, passage_text, question_text
+from drmas_pl.tools.embedded.search_language import (
+    COUNTRY_RELATIONS,
+    Fact,
+    Relation,
+    passage_text,
+    question_text,
+)
 
 Split = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
@@ -69,7 +75,11 @@ def countries(rows: Iterable[Mapping[str, Any]]) -> list[Country]:
             "domain": row["tld"].strip(),
             "phone": phone if re.fullmatch(r"[\d-]+", phone) else "",
         }
-        if all(values.values()) and _PLAIN_NAME.fullmatch(row["name"]) and _PLAIN_NAME.fullmatch(values["capital"]):
+        if (
+            all(values.values())
+            and _PLAIN_NAME.fullmatch(row["name"])
+            and _PLAIN_NAME.fullmatch(values["capital"])
+        ):
             kept.append(Country(row["iso"], row["name"], values))
     return kept
 
@@ -157,14 +167,25 @@ class World:
         self.airports = airports(airportsdata.load("IATA").values(), candidates)
         self.cities = select_cities(candidates, {place.city for place in self.airports if place.city})
         self.facts: dict[str, Fact] = self._state_facts()
-        self.passages = {id: f'"{fact.subject}"\n{passage_text(fact, self.rng.randrange(3))}' for id, fact in self.facts.items()}
+        self.passages = {
+            id: f'"{fact.subject}"\n{passage_text(fact, self.rng.randrange(3))}'
+            for id, fact in self.facts.items()
+        }
         self.questions = self._ask()
 
     def _state_facts(self) -> dict[str, Fact]:
-        facts = {f"city:{place.name}": Fact(place.name, "city", self.countries[place.country].name) for place in self.cities}
-        facts |= {f"airport:{place.name}": Fact(place.name, "airport", str(place.city)) for place in self.airports}
+        facts = {
+            f"city:{place.name}": Fact(place.name, "city", self.countries[place.country].name)
+            for place in self.cities
+        }
+        facts |= {
+            f"airport:{place.name}": Fact(place.name, "airport", str(place.city)) for place in self.airports
+        }
         for country in self.countries.values():
-            facts |= {f"{name}:{country.name}": Fact(country.name, name, country.values[name]) for name in COUNTRY_RELATIONS}
+            facts |= {
+                f"{name}:{country.name}": Fact(country.name, name, country.values[name])
+                for name in COUNTRY_RELATIONS
+            }
         return facts
 
     def _ask(self) -> list[dict[str, Any]]:
@@ -209,7 +230,9 @@ class World:
 def write(world: World, folder: Path) -> dict[str, int]:
     """Write ``corpus.jsonl`` and one file per split; returns the number of lines of each."""
     folder.mkdir(parents=True, exist_ok=True)
-    corpus: list[dict[str, Any]] = [{"id": id, "contents": contents} for id, contents in sorted(world.passages.items())]
+    corpus: list[dict[str, Any]] = [
+        {"id": id, "contents": contents} for id, contents in sorted(world.passages.items())
+    ]
     files: dict[str, list[dict[str, Any]]] = {"corpus": corpus}
     for split in SPLITS:
         files[split] = [row for row in world.questions if row["extra_info"]["split"] == split]

@@ -124,7 +124,9 @@ class Demonstrator:
         """Return what ``role`` says, without tags."""
         seen = self.atlas.seen(view)
         known = progress(seen, chain)
-        return {"verifier": self._verdict, "search": self._query, "answer": self._answer}[role](seen, known, chain)
+        return {"verifier": self._verdict, "search": self._query, "answer": self._answer}[role](
+            seen, known, chain
+        )
 
     def _verdict(self, seen: Sequence[Fact], known: int, chain: tuple[Fact, ...]) -> str:
         if known == len(chain):
@@ -139,7 +141,9 @@ class Demonstrator:
         if not self._errs(self.noise.first_query):
             return query_text(hop.subject, hop.relation)
         poor = [KEYWORDS[chain[-1].relation], f"{self.rng.choice(sorted(KEYWORDS.values()))} {hop.subject}"]
-        return self.rng.choice([*poor, query_text(hop.subject, chain[-1].relation)] if len(chain) > 1 else poor)
+        return self.rng.choice(
+            [*poor, query_text(hop.subject, chain[-1].relation)] if len(chain) > 1 else poor
+        )
 
     def _answer(self, seen: Sequence[Fact], known: int, chain: tuple[Fact, ...]) -> str:
         best = chain[known - 1].value if known else seen[0].value if seen else chain[0].subject
@@ -181,12 +185,16 @@ class Disguise:
         def renamed(state: State) -> State:
             history = tuple(replace(record, text=rename(record.text)) for record in state.view.history)
             view = replace(state.view, question=rename(state.view.question), history=history)
-            return replace(state, view=view, words={role: rename(words) for role, words in state.words.items()})
+            return replace(
+                state, view=view, words={role: rename(words) for role, words in state.words.items()}
+            )
 
         return replace(episode, states=tuple(map(renamed, episode.states)))
 
     def _word(self) -> str:
-        return self.rng.choice(self.starts) + "".join(self.rng.choices(self.continuations, k=self.rng.choice((0, 0, 1, 1, 2))))
+        return self.rng.choice(self.starts) + "".join(
+            self.rng.choices(self.continuations, k=self.rng.choice((0, 0, 1, 1, 2)))
+        )
 
 
 def progress(seen: Sequence[Fact], chain: tuple[Fact, ...]) -> int:
@@ -221,7 +229,9 @@ def play(team: Team, task: Task, *, player: Demonstrator, teacher: Demonstrator)
             words: dict[Role, str] = {each: teacher.speak(each, view, chain) for each in TAGS}
             states.append(State(view, words, len(chain), progress(teacher.atlas.seen(view), chain)))
         reward += team.step(utterance(role, player.speak(role, view, chain)))[1]  # type: ignore[arg-type]
-    names = {name for fact in (*player.atlas.seen(states[-1].view), *chain) for name in (fact.subject, fact.value)}
+    names = {
+        name for fact in (*player.atlas.seen(states[-1].view), *chain) for name in (fact.subject, fact.value)
+    }
     return Episode(tuple(states), tuple(sorted(names, key=lambda name: (-len(name), name))), reward)
 
 

@@ -99,8 +99,16 @@ QUESTIONS: Final[dict[Relation, tuple[str, str, str]]] = {
     ),
 }
 
-COUNTRY_OF_CITY: Final = ("the country where {subject} lies", "the country of {subject}", "the country that has the city of {subject}")
-CITY_OF_AIRPORT: Final = ("the city served by {subject}", "the city of {subject}", "the city that {subject} serves")
+COUNTRY_OF_CITY: Final = (
+    "the country where {subject} lies",
+    "the country of {subject}",
+    "the country that has the city of {subject}",
+)
+CITY_OF_AIRPORT: Final = (
+    "the city served by {subject}",
+    "the city of {subject}",
+    "the city that {subject} serves",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,9 @@ def read_passage(title: str, text: str) -> tuple[Fact, int]:
         for phrasing, pattern in enumerate(patterns):
             if match := pattern.fullmatch(text):
                 return Fact(title, relation, match["value"]), phrasing
-    raise ValueError(f"passage text {text!r} follows none of the phrasings of the embedded world; rebuild the corpus with search_data.py")
+    raise ValueError(
+        f"passage text {text!r} follows none of the phrasings of the embedded world; rebuild the corpus with search_data.py"
+    )
 
 
 def question_text(subject: str, relations: tuple[Relation, ...], phrasing: int) -> str:

@@ -17,10 +17,18 @@ from drmas_pl.tools.embedded.search_circuit import plant_copying
 from drmas_pl.tools.embedded.search_demonstrator import Disguise
 
 PAD, END = "<|pad|>", "<|end|>"
-TEMPLATES: Final[Mapping[str, Template]] = {"verifier": VERIFIER["compact"], "search": SEARCH["compact"], "answer": ANSWER["compact"]}
+TEMPLATES: Final[Mapping[str, Template]] = {
+    "verifier": VERIFIER["compact"],
+    "search": SEARCH["compact"],
+    "answer": ANSWER["compact"],
+}
 MARKS: Final = (
     *(f"<|{role}|>" for role in TEMPLATES),
-    *(f"<{slash}{tag}>" for tag in ("query", "information", "verify", "search", "answer", "think") for slash in ("", "/")),
+    *(
+        f"<{slash}{tag}>"
+        for tag in ("query", "information", "verify", "search", "answer", "think")
+        for slash in ("", "/")
+    ),
 )
 VOCABULARY: Final = 3000
 
@@ -73,6 +81,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCau
 
 def disguise_for(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Disguise:
     """Invent names from the vocabulary's own word starts and continuations."""
-    pieces = [tokenizer.convert_tokens_to_string([token]) for token in tokenizer.get_vocab() if token not in (*MARKS, PAD, END)]
+    pieces = [
+        tokenizer.convert_tokens_to_string([token])
+        for token in tokenizer.get_vocab()
+        if token not in (*MARKS, PAD, END)
+    ]
     starts = sorted(piece[1:] for piece in pieces if re.fullmatch(r" [A-Za-z]+", piece))
     return Disguise(starts, sorted(piece for piece in pieces if re.fullmatch(r"[a-z]+", piece)), rng)

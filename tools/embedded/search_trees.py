@@ -82,7 +82,9 @@ def pack(trees: Sequence[Tree], pad: int) -> Packed:
             end = start + len(piece)
             ids[row, start:end] = torch.tensor(piece)
             positions[row, start:end] = torch.arange(prefix, prefix + len(piece))
-            targets[row, start : end - 1] = ids[row, start + 1 : end] if start else torch.tensor(_foreseeable(tree.trunk))
+            targets[row, start : end - 1] = (
+                ids[row, start + 1 : end] if start else torch.tensor(_foreseeable(tree.trunk))
+            )
             spoken[row, start:end] = start > 0
             sees[row, 0, start:end, :prefix] = True
             sees[row, 0, start:end, start:end] = causal[: len(piece), : len(piece)]
@@ -93,7 +95,9 @@ def pack(trees: Sequence[Tree], pad: int) -> Packed:
 def losses(model: LlamaForCausalLM, trees: Sequence[Tree], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean cross-entropies of what is said and of what can be foreseen along the trunks."""
     batch = pack(trees, pad)
-    hidden = model.model(input_ids=batch.ids, attention_mask=batch.sees, position_ids=batch.positions, use_cache=False).last_hidden_state
+    hidden = model.model(
+        input_ids=batch.ids, attention_mask=batch.sees, position_ids=batch.positions, use_cache=False
+    ).last_hidden_state
     learnt = batch.targets != IGNORE
     loss = cross_entropy(model.lm_head(hidden[learnt]), batch.targets[learnt], reduction="none")
     spoken = batch.spoken[learnt]

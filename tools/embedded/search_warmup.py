@@ -29,7 +29,15 @@ from drmas_pl.envs.search import embedded_search
 from drmas_pl.retrieval.corpus import Corpus
 from drmas_pl.seeding import derive_seed
 from drmas_pl.tools.embedded.search_circuit import rehearse
-from drmas_pl.tools.embedded.search_demonstrator import CAREFUL, PERFECT, Atlas, Demonstrator, Episode, Noise, play
+from drmas_pl.tools.embedded.search_demonstrator import (
+    CAREFUL,
+    PERFECT,
+    Atlas,
+    Demonstrator,
+    Episode,
+    Noise,
+    play,
+)
 from drmas_pl.tools.embedded.search_model import TEMPLATES, build_model, build_tokenizer, disguise_for
 from drmas_pl.tools.embedded.search_play import evaluate
 from drmas_pl.tools.embedded.search_trees import Tree, losses, render
@@ -64,7 +72,10 @@ class Sampler:
         """Yield batches for ever, each of episodes of similar length."""
         while True:
             drawn = self.rng.choices(self.episodes, k=BATCH * BATCHES_AT_ONCE)
-            trees = [render(self.tokenizer, self.disguise.apply(item) if self.rng.random() < DISGUISED else item) for item in drawn]
+            trees = [
+                render(self.tokenizer, self.disguise.apply(item) if self.rng.random() < DISGUISED else item)
+                for item in drawn
+            ]
             trees.sort(key=lambda tree: tree.size)
             batches = [trees[start : start + BATCH] for start in range(0, len(trees), BATCH)]
             self.rng.shuffle(batches)
@@ -74,7 +85,9 @@ class Sampler:
 def train(model: LlamaForCausalLM, lessons: Iterable[list[Tree]], *, steps: int, pad: int) -> None:
     """Take one step per batch of ``lessons``, which must last for ``steps`` of them, and report the course."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / RISE, (steps - step) / steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / RISE, (steps - step) / steps)
+    )
     model.train()
     started, course = time.monotonic(), []
     for step, trees in enumerate(lessons, start=1):
@@ -87,11 +100,16 @@ def train(model: LlamaForCausalLM, lessons: Iterable[list[Tree]], *, steps: int,
         course.append((spoken.item(), shown.item()))
         if step % 50 == 0:
             said, read = (sum(values) / len(values) for values in zip(*course))
-            print(f"step {step}: said {said:.3f}, trunk {read:.3f}, {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"step {step}: said {said:.3f}, trunk {read:.3f}, {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
             course = []
 
 
-def demonstrate(tasks: Sequence[Task], team: HierarchyTeam, atlas: Atlas, *, noise: Noise, seed: int) -> list[Episode]:
+def demonstrate(
+    tasks: Sequence[Task], team: HierarchyTeam, atlas: Atlas, *, noise: Noise, seed: int
+) -> list[Episode]:
     """Play every task twice, badly and with care, so that every kind of state is met often; ``noise`` decides what is taught there."""
     episodes = []
     for attempt in range(EPISODES):
@@ -106,7 +124,9 @@ def make(seed: int, steps: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFa
     """Make tokenizer and model: first a perfect team is taught, then the mediocre one."""
     corpus, team = Corpus("embedded:search/corpus"), HierarchyTeam(embedded_search())
     tasks, atlas = read_tasks("embedded:search/train"), Atlas(corpus)
-    tokenizer = build_tokenizer([*(f"{entry.title}: {entry.text}" for entry in corpus), *(task.question for task in tasks)])
+    tokenizer = build_tokenizer(
+        [*(f"{entry.title}: {entry.text}" for entry in corpus), *(task.question for task in tasks)]
+    )
     model = build_model(tokenizer, seed=seed)
     rehearse(model, seed=seed)
     competent = round(COMPETENT_SHARE * steps)
@@ -128,7 +148,10 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the model in --out")
     arguments = parser.parse_args()
     if arguments.evaluate:
-        model, tokenizer = LlamaForCausalLM.from_pretrained(arguments.out), PreTrainedTokenizerFast.from_pretrained(arguments.out)
+        model, tokenizer = (
+            LlamaForCausalLM.from_pretrained(arguments.out),
+            PreTrainedTokenizerFast.from_pretrained(arguments.out),
+        )
     else:
         model, tokenizer = make(arguments.seed, arguments.steps)
         model.save_pretrained(arguments.out)

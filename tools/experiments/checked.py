@@ -38,7 +38,9 @@ class CheckedTeam(Team):
     def __init__(self, env: gymnasium.Env[str, str], *, price: float = 0.0, bonus: float = 0.0) -> None:
         super().__init__(env, on_invalid="continue")
         if not isinstance(self.world, MathEnv):
-            raise ValueError(f"env must be a MathEnv, whose grader checks attempts, got {type(self.world).__name__}")
+            raise ValueError(
+                f"env must be a MathEnv, whose grader checks attempts, got {type(self.world).__name__}"
+            )
         if price < 0 or bonus < 0:
             raise ValueError(f"price and bonus must be at least 0, got {price} and {bonus}")
         self.price, self.bonus = price, bonus
@@ -51,17 +53,27 @@ class CheckedTeam(Team):
         """End with a right attempt or with the backup's answer."""
         right = self._right(parsed.action)
         if agent == BACKUP:
-            return Move(action=parsed.action, local_reward=self.bonus * right - self.price, metrics={"backup_correct": float(right)})
+            return Move(
+                action=parsed.action,
+                local_reward=self.bonus * right - self.price,
+                metrics={"backup_correct": float(right)},
+            )
         metrics = {"first_attempt_correct": float(right)}
         if right:
             return Move(action=parsed.action, metrics=metrics)
-        return Move((BACKUP,), records=(Record(SOLVER, "solution", parsed.action), Record("env", "critique", REJECTED)), metrics=metrics)
+        return Move(
+            (BACKUP,),
+            records=(Record(SOLVER, "solution", parsed.action), Record("env", "critique", REJECTED)),
+            metrics=metrics,
+        )
 
     def recover(self, agent: str, parsed: Parsed) -> Move:
         """Pass an unusable attempt on like a wrong one; without the backup's answer the task is lost."""
         if agent == BACKUP:
             return Move(ends=True, local_reward=-self.price, metrics={"backup_correct": 0.0})
-        return Move((BACKUP,), records=(Record("env", "critique", REJECTED),), metrics={"first_attempt_correct": 0.0})
+        return Move(
+            (BACKUP,), records=(Record("env", "critique", REJECTED),), metrics={"first_attempt_correct": 0.0}
+        )
 
     def visible(self, agent: str) -> tuple[Record, ...]:
         """Show nobody anything: the backup starts afresh, so that all its attempts at a task have one prompt."""

@@ -70,7 +70,9 @@ def play(data: TaskDataModule, *, seed: int, samples: int) -> tuple[TurnTable, T
     policy, tokenizer = load_model(MODEL)
     agents = {agent.name: agent.bind(policy, tokenizer) for agent in regime.agents()}
     engine, team = TransformersEngine(policy, tokenizer), regime.team()
-    played = Collector(team, agents).collect(data.tasks_for(0), dict.fromkeys(agents, engine), Phase("frozen", seed, samples=samples))
+    played = Collector(team, agents).collect(
+        data.tasks_for(0), dict.fromkeys(agents, engine), Phase("frozen", seed, samples=samples)
+    )
     team.close()
     table = build_table(played, agents)
     return table, score_norms(table, agents)

@@ -33,7 +33,9 @@ class Interval:
         return f"{value} [{low}, {high}]"
 
 
-def bootstrap(samples: Sequence[T], statistic: Callable[[Sequence[T]], float], *, draws: int = 1000, seed: int = 0) -> Interval:
+def bootstrap(
+    samples: Sequence[T], statistic: Callable[[Sequence[T]], float], *, draws: int = 1000, seed: int = 0
+) -> Interval:
     """Compute a statistic and its 95 % percentile interval over resampled ``samples``.
 
     With five samples such an interval is on the narrow side; equal samples give an interval without width.

@@ -73,7 +73,9 @@ def score_norms(table: TurnTable, agents: Mapping[str, Agent]) -> Tensor:
     return torch.tensor(norms, dtype=torch.float64)
 
 
-def measure(table: TurnTable, advantage: Tensor, norms: Tensor, *, normalizer: GroupNormalizer) -> dict[str, Moments]:
+def measure(
+    table: TurnTable, advantage: Tensor, norms: Tensor, *, normalizer: GroupNormalizer
+) -> dict[str, Moments]:
     """Compare λ_k with the measured ratio of second moments, agent by agent.
 
     Args:
@@ -95,7 +97,9 @@ def measure(table: TurnTable, advantage: Tensor, norms: Tensor, *, normalizer: G
         own = signal & (table.agent == index)
         if own.any():
             measured = (square * norms)[own].mean() / norms[own].mean()
-            found[name] = Moments(int(own.sum()), float(predicted[index]), float(square[own].mean()), float(measured))
+            found[name] = Moments(
+                int(own.sum()), float(predicted[index]), float(square[own].mean()), float(measured)
+            )
     return found
 
 
@@ -129,7 +133,12 @@ class Probe(AdvantageEstimator):
         """Return the normaliser's advantages."""
         advantage = self.normalizer(table)
         if self.calls % self.every == 0 and len(table):
-            self.found.append((self.calls, measure(table, advantage, score_norms(table, self.agents), normalizer=self.normalizer)))
+            self.found.append(
+                (
+                    self.calls,
+                    measure(table, advantage, score_norms(table, self.agents), normalizer=self.normalizer),
+                )
+            )
         self.calls += 1
         return advantage
 

@@ -15,7 +15,10 @@ from drmas_pl.tools.experiments.regimes import REGIMES
 from drmas_pl.tools.experiments.training import Record
 
 COLORS = dict(zip(NORMALIZERS, ("C3", "C1", "C4", "C0"), strict=True))
-LABELS = {name: f"${symbol.replace('μ', chr(92) + 'mu').replace('σ', chr(92) + 'sigma')}$" for name, symbol in SYMBOLS.items()}
+LABELS = {
+    name: f"${symbol.replace('μ', chr(92) + 'mu').replace('σ', chr(92) + 'sigma')}$"
+    for name, symbol in SYMBOLS.items()
+}
 
 
 def draw_frozen(points: Sequence[Point], path: Path) -> None:
@@ -25,7 +28,12 @@ def draw_frozen(points: Sequence[Point], path: Path) -> None:
         for line, gap in zip(axes, ("price", "bonus"), strict=True):
             for axis, agent in zip(line, agents, strict=True):
                 _draw_sweep(axis, [point for point in points if point.gap == gap and point.agent == agent])
-                axis.set(title=f"{agent}, backup's {gap}", xlabel=gap, ylabel="amplification", xscale="symlog" if gap == "price" else "log")
+                axis.set(
+                    title=f"{agent}, backup's {gap}",
+                    xlabel=gap,
+                    ylabel="amplification",
+                    xscale="symlog" if gap == "price" else "log",
+                )
                 axis.set_yscale("log")
                 axis.sharey(axes[0][0])
         axes[1][1].legend(fontsize=9, title="lines: λ; dots: measured", title_fontsize=9, loc="lower left")
@@ -36,11 +44,27 @@ def draw_moments(records: Sequence[Record], path: Path) -> None:
     with _figure(path, 1, 1, (6, 5)) as axes:
         axis = axes[0][0]
         for name in reversed(NORMALIZERS):
-            found = [m for record in records if record["normalizer"] == name for m in record["moments"] if m["measured"] > 0]
+            found = [
+                m
+                for record in records
+                if record["normalizer"] == name
+                for m in record["moments"]
+                if m["measured"] > 0
+            ]
             axis.scatter(
-                [m["predicted"] for m in found], [m["measured"] for m in found], s=8, alpha=0.5, color=COLORS[name], label=LABELS[name]
+                [m["predicted"] for m in found],
+                [m["measured"] for m in found],
+                s=8,
+                alpha=0.5,
+                color=COLORS[name],
+                label=LABELS[name],
             )
-        axis.set(xscale="log", yscale="log", xlabel="predicted: λ", ylabel="measured ratio of gradient second moments")
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel="predicted: λ",
+            ylabel="measured ratio of gradient second moments",
+        )
         axis.axline((1, 1), (10, 10), color="0.5", linewidth=1, label="equal")
         axis.legend(fontsize=9)
 
@@ -55,14 +79,34 @@ def draw_success(records: Sequence[Record], path: Path) -> None:
             axis.axis("off")
         for axis, regime in zip(panels, regimes, strict=False):
             for name in NORMALIZERS:
-                curves = [record["curve"] for record in records if record["regime"] == regime and record["normalizer"] == name]
+                curves = [
+                    record["curve"]
+                    for record in records
+                    if record["regime"] == regime and record["normalizer"] == name
+                ]
                 steps = [at for at, _ in curves[0]] if curves else []
                 by_step = [[curve[index][1] for curve in curves] for index in range(len(steps))]
-                axis.plot(steps, [statistics.fmean(values) for values in by_step], color=COLORS[name], marker="o", ms=3, label=LABELS[name])
-                axis.fill_between(steps, [min(v) for v in by_step], [max(v) for v in by_step], color=COLORS[name], alpha=0.15, linewidth=0)
+                axis.plot(
+                    steps,
+                    [statistics.fmean(values) for values in by_step],
+                    color=COLORS[name],
+                    marker="o",
+                    ms=3,
+                    label=LABELS[name],
+                )
+                axis.fill_between(
+                    steps,
+                    [min(v) for v in by_step],
+                    [max(v) for v in by_step],
+                    color=COLORS[name],
+                    alpha=0.15,
+                    linewidth=0,
+                )
             axis.set(title=REGIMES[regime].title, xlabel="iteration", ylabel="success")
             axis.set_ylim(top=1)
-        panels[0].figure.legend(*panels[0].get_legend_handles_labels(), ncols=len(NORMALIZERS), loc="outside lower center")
+        panels[0].figure.legend(
+            *panels[0].get_legend_handles_labels(), ncols=len(NORMALIZERS), loc="outside lower center"
+        )
 
 
 def draw_gradients(records: Sequence[Record], path: Path) -> None:
@@ -76,18 +120,34 @@ def draw_gradients(records: Sequence[Record], path: Path) -> None:
         for axis, regime in zip(panels, regimes, strict=False):
             agents = list(REGIMES[regime].roles)
             for at, (agent, name) in enumerate((agent, name) for agent in agents for name in NORMALIZERS):
-                own = [record for record in records if record["regime"] == regime and record["normalizer"] == name]
+                own = [
+                    record
+                    for record in records
+                    if record["regime"] == regime and record["normalizer"] == name
+                ]
                 norms = [value for record in own for value in record["agents"][agent]["grad_norm"] if value]
                 place = at + at // len(NORMALIZERS)
                 spread = [place + 0.6 * ((index * 0.618) % 1 - 0.5) for index in range(len(norms))]
                 axis.scatter(spread, norms, s=4, alpha=0.5, color=COLORS[name], linewidths=0)
                 for share in (0.5, 0.99) if norms else ():
-                    axis.hlines(percentile(norms, share), place - 0.4, place + 0.4, color="black", linewidth=1.5 if share == 0.5 else 0.8)
+                    axis.hlines(
+                        percentile(norms, share),
+                        place - 0.4,
+                        place + 0.4,
+                        color="black",
+                        linewidth=1.5 if share == 0.5 else 0.8,
+                    )
             middle = (len(NORMALIZERS) - 1) / 2
             axis.set(title=REGIMES[regime].title, yscale="log", ylabel="gradient norm")
             axis.set_xticks([middle + index * (len(NORMALIZERS) + 1) for index in range(len(agents))], agents)
         dots = [panels[0].scatter([], [], color=COLORS[name], s=12) for name in NORMALIZERS]
-        panels[0].figure.legend(dots, LABELS.values(), ncols=len(dots), loc="outside lower center", title="bars: median, 99th percentile")
+        panels[0].figure.legend(
+            dots,
+            LABELS.values(),
+            ncols=len(dots),
+            loc="outside lower center",
+            title="bars: median, 99th percentile",
+        )
 
 
 def _draw_sweep(axis: Any, points: Sequence[Point]) -> None:
@@ -98,10 +158,17 @@ def _draw_sweep(axis: Any, points: Sequence[Point]) -> None:
         at = [[point.moments for point in own if point.size == size] for size in sizes]
         measured = [[moments.measured for moments in found] for found in at]
         axis.plot(
-            sizes, [statistics.fmean(m.predicted for m in found) for found in at], color=COLORS[name], linewidth=1, label=LABELS[name]
+            sizes,
+            [statistics.fmean(m.predicted for m in found) for found in at],
+            color=COLORS[name],
+            linewidth=1,
+            label=LABELS[name],
         )
         middle = [statistics.fmean(values) for values in measured]
-        reach = [[m - min(v) for m, v in zip(middle, measured)], [max(v) - m for m, v in zip(middle, measured)]]
+        reach = [
+            [m - min(v) for m, v in zip(middle, measured)],
+            [max(v) - m for m, v in zip(middle, measured)],
+        ]
         axis.errorbar(sizes, middle, yerr=reach, color=COLORS[name], fmt="o", ms=4, linewidth=1)
 
 

@@ -38,16 +38,23 @@ class Regime:
 
     def agents(self) -> list[Agent]:
         """Build the agents, not yet bound to a policy."""
-        return [role(name, template="compact", max_prompt_tokens=256, sampling={"max_new_tokens": 64}) for name, role in self.roles.items()]
+        return [
+            role(name, template="compact", max_prompt_tokens=256, sampling={"max_new_tokens": 64})
+            for name, role in self.roles.items()
+        ]
 
 
-def _checked(title: str, *, price: float = 0.0, bonus: float = 0.0, optimizer: OptimizerSettings = ADAMW) -> Regime:
+def _checked(
+    title: str, *, price: float = 0.0, bonus: float = 0.0, optimizer: OptimizerSettings = ADAMW
+) -> Regime:
     roles = {SOLVER: Solver, BACKUP: Solver}
     return Regime(title, lambda: CheckedTeam(MathEnv(), price=price, bonus=bonus), roles, optimizer)
 
 
 REGIMES: Mapping[str, Regime] = {
-    "loop": Regime("shipped loop", lambda: LoopTeam(MathEnv()), {"solver": Solver, "verifier": Verifier}, ADAMW),
+    "loop": Regime(
+        "shipped loop", lambda: LoopTeam(MathEnv()), {"solver": Solver, "verifier": Verifier}, ADAMW
+    ),
     "same": _checked("backup, same reward"),
     "price": _checked("backup pays 3 a call", price=3.0),
     "bonus": _checked("backup earns 9 a rescue", bonus=9.0),

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from drmas_pl.tools.experiments.frozen import Point
-from drmas_pl.tools.experiments.intervals import SPIKE, Interval, bootstrap, log_correlation, percentile, spike_share, typical_factor
+from drmas_pl.tools.experiments.intervals import (
+    SPIKE,
+    Interval,
+    bootstrap,
+    log_correlation,
+    percentile,
+    spike_share,
+    typical_factor,
+)
 from drmas_pl.tools.experiments.moments import NORMALIZERS, SYMBOLS
 from drmas_pl.tools.experiments.regimes import REGIMES
 from drmas_pl.tools.experiments.training import Record
@@ -38,10 +46,16 @@ def frozen_summary(points: Sequence[Point]) -> dict[str, Any]:
         }
         for (gap, size, agent, normalizer), found in cells.items()
     ]
-    by_seed = [[point for point in points if point.seed == seed] for seed in sorted({point.seed for point in points})]
-    share = bootstrap(by_seed, lambda seeds: statistics.median(_covariance_share(point) for one in seeds for point in one))
+    by_seed = [
+        [point for point in points if point.seed == seed] for seed in sorted({point.seed for point in points})
+    ]
+    share = bootstrap(
+        by_seed, lambda seeds: statistics.median(_covariance_share(point) for one in seeds for point in one)
+    )
     agreement = {
-        name: _agreement([[_pair(point) for point in one if name in ("all", point.normalizer)] for one in by_seed])
+        name: _agreement(
+            [[_pair(point) for point in one if name in ("all", point.normalizer)] for one in by_seed]
+        )
         for name in ("all", *NORMALIZERS)
     }
     return {"rows": rows, "covariance_share": share, "agreement": agreement}
@@ -53,7 +67,10 @@ def frozen_table(summary: dict[str, Any]) -> str:
     lines = [["gap", "agent", *(SYMBOLS[name] for name in NORMALIZERS)]]
     for gap, size, agent in dict.fromkeys(key[:3] for key in found):
         cells = (found.get((gap, size, agent, name)) for name in NORMALIZERS)
-        texts = ("–" if cell is None else f"{cell['predicted']:.2f} → {cell['measured'].value:.2f}" for cell in cells)
+        texts = (
+            "–" if cell is None else f"{cell['predicted']:.2f} → {cell['measured'].value:.2f}"
+            for cell in cells
+        )
         lines.append([f"{gap} {size:g}", agent, *texts])
     return markdown(lines)
 
@@ -68,9 +85,17 @@ def training_summary(records: Sequence[Record]) -> dict[str, Any]:
     for record in records:
         cells.setdefault((record["regime"], record["normalizer"]), []).append(record)
     rows = [_training_row(cells, regime, normalizer) for regime, normalizer in cells]
-    by_seed = [[record for record in records if record["seed"] == seed] for seed in sorted({record["seed"] for record in records})]
+    by_seed = [
+        [record for record in records if record["seed"] == seed]
+        for seed in sorted({record["seed"] for record in records})
+    ]
     agreement = {
-        regime: _agreement([[pair for record in one if record["regime"] == regime for pair in _moment_pairs(record)] for one in by_seed])
+        regime: _agreement(
+            [
+                [pair for record in one if record["regime"] == regime for pair in _moment_pairs(record)]
+                for one in by_seed
+            ]
+        )
         for regime in dict.fromkeys(regime for regime, _ in cells)
     }
     everything = _agreement([[pair for record in one for pair in _moment_pairs(record)] for one in by_seed])
@@ -89,7 +114,9 @@ def success_table(summary: dict[str, Any]) -> str:
 def gradient_table(summary: dict[str, Any]) -> str:
     """Return a Markdown table of gradient norms, one line per regime, agent and normaliser."""
     shares = ("no signal", f"above {SPIKE:.0f} medians", f"clipped at {CLIP:g}")
-    lines = [["regime", "agent", "normaliser", "λ", "median norm", f"× {REFERENCE}", "99th percentile", *shares]]
+    lines = [
+        ["regime", "agent", "normaliser", "λ", "median norm", f"× {REFERENCE}", "99th percentile", *shares]
+    ]
     for row in summary["rows"]:
         for agent, cell in row["agents"].items():
             norms = [cell[name].text() for name in ("median", "factor", "p99")]
@@ -98,7 +125,16 @@ def gradient_table(summary: dict[str, Any]) -> str:
                 f"{cell['spikes'].text(1, scale=100)} %",
                 f"{cell['clipped'].text(0, scale=100)} %",
             )
-            lines.append([REGIMES[row["regime"]].title, agent, SYMBOLS[row["normalizer"]], f"{cell['amplification']:.2f}", *norms, *shares])
+            lines.append(
+                [
+                    REGIMES[row["regime"]].title,
+                    agent,
+                    SYMBOLS[row["normalizer"]],
+                    f"{cell['amplification']:.2f}",
+                    *norms,
+                    *shares,
+                ]
+            )
     return markdown(lines)
 
 
@@ -111,7 +147,9 @@ def agreement_table(agreement: dict[str, Any], names: Mapping[str, str]) -> str:
     """
     lines = [["", "correlation of logarithms", "median factor between them", "measurements"]]
     for key, cell in agreement.items():
-        lines.append([names.get(key, key), cell["correlation"].text(), cell["factor"].text(), str(cell["count"])])
+        lines.append(
+            [names.get(key, key), cell["correlation"].text(), cell["factor"].text(), str(cell["count"])]
+        )
     return markdown(lines)
 
 
@@ -130,10 +168,18 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 def _training_row(cells: dict[tuple[str, str], list[Record]], regime: str, normalizer: str) -> dict[str, Any]:
     """Summarise one combination, and compare its gradient norms with those of the reference, seed by seed."""
     records, reference = cells[regime, normalizer], cells.get((regime, REFERENCE))
-    highlights = {name: _mean(record["highlights"].get(name) for record in records) for name in records[0]["highlights"]}
+    highlights = {
+        name: _mean(record["highlights"].get(name) for record in records) for name in records[0]["highlights"]
+    }
     agents = {agent: _agent_row(records, reference, agent) for agent in records[0]["agents"]}
     success = bootstrap(records, lambda some: _mean(record["success"] for record in some))
-    return {"regime": regime, "normalizer": normalizer, "success": success, "highlights": highlights, "agents": agents}
+    return {
+        "regime": regime,
+        "normalizer": normalizer,
+        "success": success,
+        "highlights": highlights,
+        "agents": agents,
+    }
 
 
 def _agent_row(records: Sequence[Record], reference: Sequence[Record] | None, agent: str) -> dict[str, Any]:
@@ -141,19 +187,26 @@ def _agent_row(records: Sequence[Record], reference: Sequence[Record] | None, ag
     norms = _pooled(agent, "grad_norm")
     both = list(zip(records, reference, strict=True)) if reference else []
     return {
-        **{name: _mean(_pooled(agent, name)(records)) for name in ("amplification", "amplification_global", "no_signal")},
+        **{
+            name: _mean(_pooled(agent, name)(records))
+            for name in ("amplification", "amplification_global", "no_signal")
+        },
         "calls": [_mean(record["agents"][agent]["calls"][at] for record in records) for at in (0, -1)],
         "median": bootstrap(records, lambda some: percentile(norms(some), 0.5)),
         "p99": bootstrap(records, lambda some: percentile(norms(some), 0.99)),
         "spikes": bootstrap(records, lambda some: _mean(spike_share(norms([record])) for record in some)),
         "clipped": bootstrap(records, lambda some: _mean(float(norm > CLIP) for norm in norms(some))),
-        "factor": bootstrap(both, lambda some: _ratio(norms, some)) if both else Interval(*[float("nan")] * 3),
+        "factor": bootstrap(both, lambda some: _ratio(norms, some))
+        if both
+        else Interval(*[float("nan")] * 3),
     }
 
 
 def _pooled(agent: str, name: str) -> Callable[[Sequence[Record]], list[float]]:
     """Return a function that collects one metric of an agent over the steps of several records."""
-    return lambda records: [value for record in records for value in record["agents"][agent][name] if value is not None]
+    return lambda records: [
+        value for record in records for value in record["agents"][agent][name] if value is not None
+    ]
 
 
 def _ratio(norms: Callable[[Sequence[Record]], list[float]], both: Sequence[tuple[Record, Record]]) -> float:

@@ -26,7 +26,15 @@ from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.build import AgentBinding, build_groups
 
 MODEL = "embedded:tiny-math"
-KEPT = ("grad_norm", "amplification", "amplification_global", "reward_mean", "reward_std", "calls", "no_signal")
+KEPT = (
+    "grad_norm",
+    "amplification",
+    "amplification_global",
+    "reward_mean",
+    "reward_std",
+    "calls",
+    "no_signal",
+)
 
 log = logging.getLogger(__name__)
 Record = dict[str, Any]
@@ -74,7 +82,12 @@ def train_all(folder: Path, *, regimes: Sequence[str], seeds: Sequence[int], siz
             started = time.perf_counter()
             record = train(regime, normalizer, seed=seed, size=size)
             write_atomically(path, json.dumps(record) + "\n")
-            log.info("%s: success %.1f %%, %.0f s", path.stem, 100 * record["success"], time.perf_counter() - started)
+            log.info(
+                "%s: success %.1f %%, %.0f s",
+                path.stem,
+                100 * record["success"],
+                time.perf_counter() - started,
+            )
         records.append(record)
     return records
 
@@ -117,7 +130,11 @@ def train(regime: str, normalizer: str, *, seed: int, size: Size) -> Record:
         state = trainer.fit(team, groups, make_data(seed, size))
         metrics = trainer.folder.read_metrics()
     team.close()
-    curve = [(record["iteration"], record["validation/success"]) for record in metrics if "validation/success" in record]
+    curve = [
+        (record["iteration"], record["validation/success"])
+        for record in metrics
+        if "validation/success" in record
+    ]
     return {
         "regime": regime,
         "normalizer": normalizer,
@@ -127,7 +144,11 @@ def train(regime: str, normalizer: str, *, seed: int, size: Size) -> Record:
         "curve": curve,
         "highlights": state.summary(team)["highlights"],
         "agents": {agent.name: _series(metrics, agent.name) for agent in agents},
-        "moments": [{"iteration": at, "agent": name, **asdict(found)} for at, by_agent in probe.found for name, found in by_agent.items()],
+        "moments": [
+            {"iteration": at, "agent": name, **asdict(found)}
+            for at, by_agent in probe.found
+            for name, found in by_agent.items()
+        ],
     }
 
 

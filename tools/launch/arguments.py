@@ -18,7 +18,9 @@ REQUIRED = ("env", "agents")
 BARE_FLAGS = frozenset({"--version", "--hydra-help", "--shell-completion", "-sc"})
 _TAKES = {
     **dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all")),
-    **dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")),
+    **dict.fromkeys(
+        ("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    ),
 }
 _SHOWING = ("--cfg", "-c", "--info", "-i")
 _REFUSED = ("--config-name", "-cn", "--config-path", "-cp")

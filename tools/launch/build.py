@@ -22,7 +22,14 @@ from drmas_pl.tools.launch.cluster import cluster_critics, cluster_groups, clust
 from drmas_pl.tools.launch.construct import build, construct, settings
 from drmas_pl.tools.launch.critics import configured_critics, critic_settings, planned_critics
 from drmas_pl.tools.launch.engines import build_engine, check_engine_address, engine_sections
-from drmas_pl.tools.launch.roles import SAMPLING, build_binding, check_run_settings, load_named, role_model, role_order
+from drmas_pl.tools.launch.roles import (
+    SAMPLING,
+    build_binding,
+    check_run_settings,
+    load_named,
+    role_model,
+    role_order,
+)
 from drmas_pl.trainer.critics import Critics
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -64,7 +71,12 @@ class RunSettings:
     threads: int | None
 
 
-def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), splits: Sequence[Split] = ("train", "validation")) -> Run:
+def build_run(
+    config: Mapping[str, Any],
+    *,
+    callbacks: Sequence[Any] = (),
+    splits: Sequence[Split] = ("train", "validation"),
+) -> Run:
     """Build trainer, team, worker groups and data.
 
     Args:
@@ -99,7 +111,14 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
         plans = plan_groups(bindings, sharing=run.sharing, iterations=iterations, schedule=trainer.schedule)
         judges, load_judge = planned_critics(config, bindings, models, iterations=trainer.max_iterations)
         pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=judges)
-        return Run(trainer, team, remote, data, cluster_critics(config, pool, judges, bindings, load=load_judge), pool)
+        return Run(
+            trainer,
+            team,
+            remote,
+            data,
+            cluster_critics(config, pool, judges, bindings, load=load_judge),
+            pool,
+        )
     groups = build_groups(
         bindings,
         sharing=run.sharing,
@@ -111,7 +130,9 @@ def build_run(config: Mapping[str, Any], *, callbacks: Sequence[Any] = (), split
         lora=settings(LoraSettings, config["lora"], "lora"),
         seed=run.seed,
     )
-    critics = configured_critics(config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations)
+    critics = configured_critics(
+        config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations
+    )
     return Run(trainer, team, groups, data, critics)
 
 
@@ -128,7 +149,9 @@ def use_threads(count: int | None) -> None:
     torch.set_num_threads(count)
 
 
-def build_data(config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: Sequence[Split]) -> TaskDataModule:
+def build_data(
+    config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: Sequence[Split]
+) -> TaskDataModule:
     """Build the data module; an environment with tasks of its own plays those where no file is named."""
     options = dict(config["data"])
     for split in ("train", "validation", "test"):
@@ -137,7 +160,9 @@ def build_data(config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: 
     own: tuple[Task, ...] = getattr(env.unwrapped, "tasks", ())
     absent = [split for split in splits if options[split] is None]
     if own and absent:
-        log.warning("no data.%s: playing the environment's own %d tasks", " and no data.".join(absent), len(own))
+        log.warning(
+            "no data.%s: playing the environment's own %d tasks", " and no data.".join(absent), len(own)
+        )
         options |= {split: own for split in absent} | {"allow_overlap": True}
         options["tasks_per_iteration"] = min(options["tasks_per_iteration"], len(own))
     more = {"seed": config["seed"], "allow_changed_data": config["trainer"]["allow_changed_data"]}
@@ -145,7 +170,9 @@ def build_data(config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: 
     data.setup()
     for split in splits:
         if not data.tasks(split):
-            raise ConfigError(f"data.{split} names no tasks; set it to a JSONL or Parquet file, or to a _target_ that returns tasks")
+            raise ConfigError(
+                f"data.{split} names no tasks; set it to a JSONL or Parquet file, or to a _target_ that returns tasks"
+            )
     wanted, count = options["tasks_per_iteration"], len(data.tasks("train"))
     if "train" in splits and count < wanted:
         raise ConfigError(f"data.tasks_per_iteration is {wanted}, but there are only {count} training tasks")
@@ -159,7 +186,9 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     settings(SamplingParams, sampling, "evaluation")
     evaluation = {key: value for key, value in config["evaluation"].items() if key not in SAMPLING}
     rollout = {item.name: config["rollout"][item.name] for item in fields(RolloutSettings)}
-    configured = [build(node, f"trainer.callbacks.{index}") for index, node in enumerate(options.pop("callbacks"))]
+    configured = [
+        build(node, f"trainer.callbacks.{index}") for index, node in enumerate(options.pop("callbacks"))
+    ]
     objects = {
         "output_dir": config["output_dir"],
         "estimator": build(config["advantage"], "advantage"),

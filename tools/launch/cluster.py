@@ -28,13 +28,19 @@ def cluster_settings(config: Mapping[str, Any]) -> ClusterSettings | None:
     """
     if not config.get("cluster"):
         return None
-    groups = {name: settings(GroupRanks, value or {}, f"cluster.groups.{name}") for name, value in config["cluster"]["groups"].items()}
+    groups = {
+        name: settings(GroupRanks, value or {}, f"cluster.groups.{name}")
+        for name, value in config["cluster"]["groups"].items()
+    }
     return settings(ClusterSettings, {**config["cluster"], "groups": groups}, "cluster")
 
 
 def driver_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a trainer that only drives: devices are the ranks' alone."""
-    return {**config, "trainer": {**config["trainer"], "accelerator": "cpu", "devices": 1, "strategy": "auto"}}
+    return {
+        **config,
+        "trainer": {**config["trainer"], "accelerator": "cpu", "devices": 1, "strategy": "auto"},
+    }
 
 
 def cluster_groups(
@@ -61,7 +67,9 @@ def cluster_groups(
     """
     trainer = config["trainer"]
     if trainer["devices"] != 1 or trainer["strategy"] != "auto":
-        raise ConfigError("with cluster=ray set cluster.ranks and cluster.strategy instead of trainer.devices and trainer.strategy")
+        raise ConfigError(
+            "with cluster=ray set cluster.ranks and cluster.strategy instead of trainer.devices and trainer.strategy"
+        )
     together = [[plan.name for plan in members] for members in crews_of(plans, config["sharing"])]
     names = [*(plan.name for plan in plans), *(plan.label for plan in critics)]
     pool = Pool(cluster, names, together=together, wants_gpus=trainer["accelerator"] != "cpu")
@@ -71,7 +79,12 @@ def cluster_groups(
 
 
 def cluster_critics(
-    config: Mapping[str, Any], pool: Pool, plans: Sequence[CriticPlan], bindings: Sequence[AgentBinding], *, load: Load
+    config: Mapping[str, Any],
+    pool: Pool,
+    plans: Sequence[CriticPlan],
+    bindings: Sequence[AgentBinding],
+    *,
+    load: Load,
 ) -> dict[str, RemoteCritic]:
     """Start the critics on their places.
 

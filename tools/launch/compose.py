@@ -35,12 +35,24 @@ class Choices:
         """List groups and options of the shipped files and of further search paths."""
         folders = [name for word in searchpath for name in re.findall(r"file://([^'\]]+)", word)]
         groups: dict[str, set[str]] = {}
-        for file in (file for folder in (str(resources.files(MODULE)), *folders) for file in Path(folder).glob("*/*.yaml")):
+        for file in (
+            file
+            for folder in (str(resources.files(MODULE)), *folders)
+            for file in Path(folder).glob("*/*.yaml")
+        ):
             groups.setdefault(file.parent.name, set()).add(file.stem)
-        return cls({group: sorted(options) for group, options in sorted(groups.items()) if group not in ("hydra", "role")})
+        return cls(
+            {
+                group: sorted(options)
+                for group, options in sorted(groups.items())
+                if group not in ("hydra", "role")
+            }
+        )
 
 
-def compose_run(overrides: Sequence[str], *, config_name: str = "train", multirun: bool = False) -> tuple[DictConfig, list[str]]:
+def compose_run(
+    overrides: Sequence[str], *, config_name: str = "train", multirun: bool = False
+) -> tuple[DictConfig, list[str]]:
     """Compose a run's configuration, with every choice and key checked.
 
     Args:
@@ -86,7 +98,9 @@ def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
     for section in (config.env, config.agents):
         section.name = section.get("name") or str(section.get("_target_")).rpartition(".")[2]
     if config.output_dir is None:
-        config.output_dir = run_folder(config.resume) or fresh_folder(f"{config.env.name}-{config.agents.name}")
+        config.output_dir = run_folder(config.resume) or fresh_folder(
+            f"{config.env.name}-{config.agents.name}"
+        )
     if job is not None:
         config.output_dir = f"{config.output_dir}/{job}"
     return config
@@ -101,7 +115,11 @@ def run_folder(resume: str | None) -> str | None:
     if resume is None:
         return None
     path = Path(resume)
-    for folder, inside in ((path, path / "checkpoints"), (path.parent, path), (path.parent.parent, path.parent)):
+    for folder, inside in (
+        (path, path / "checkpoints"),
+        (path.parent, path),
+        (path.parent.parent, path.parent),
+    ):
         if inside.name == "checkpoints" and (inside != path / "checkpoints" or inside.is_dir()):
             return str(folder)
     return None
@@ -162,13 +180,19 @@ def check_choices(chosen: Mapping[str, str], choices: Choices) -> None:
         for option in value.split(","):
             if option != "null" and option not in choices.groups[group]:
                 known = choices.groups[group]
-                raise ConfigError(f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}")
+                raise ConfigError(
+                    f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}"
+                )
 
 
 def _selected(config: DictConfig, choices: Choices) -> list[str]:
     """Return the choice of every group but the experiment, whose values must be known keys as much as anybody's."""
     chosen = config.hydra.runtime.choices.items()
-    pairs = [f"{group}={option}" for group, option in chosen if group in choices.groups and group != "experiment" and option]
+    pairs = [
+        f"{group}={option}"
+        for group, option in chosen
+        if group in choices.groups and group != "experiment" and option
+    ]
     return rewrite(pairs, choices.groups)
 
 
@@ -200,7 +224,9 @@ def first_values(words: Sequence[str], *, multirun: bool) -> list[str]:
         if override.is_sweep_override():
             prefix, key, _ = split_override(word)
             if not multirun:
-                raise ConfigError(f"{key} has several values; add --multirun for one run each, or write {key}=[…] for a list")
+                raise ConfigError(
+                    f"{key} has several values; add --multirun for one run each, or write {key}=[…] for a list"
+                )
             out.append(f"{prefix}{key}={next(iter(override.sweep_string_iterator()))}")
         else:
             out.append(word)

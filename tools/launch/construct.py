@@ -32,7 +32,9 @@ def import_target(path: str, where: str) -> Any:
         return getattr(import_module(module), name)
     except Exception as error:  # a user's module may raise anything while it is imported
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of a class") from error
+        raise ConfigError(
+            f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of a class"
+        ) from error
 
 
 def build(node: Mapping[str, Any], where: str, *args: Any, skip: Sequence[str] = (), **more: Any) -> Any:
@@ -49,9 +51,15 @@ def build(node: Mapping[str, Any], where: str, *args: Any, skip: Sequence[str] =
         ConfigError: The target cannot be imported, rejects its arguments or fails.
     """
     if "_target_" not in node:
-        raise ConfigError(f"{where} has no _target_; name its class, for example {where}._target_=my_package.MyClass")
+        raise ConfigError(
+            f"{where} has no _target_; name its class, for example {where}._target_=my_package.MyClass"
+        )
     target = import_target(node["_target_"], where)
-    kwargs = {key: _value(value, f"{where}.{key}") for key, value in node.items() if key not in ("_target_", "_partial_", *skip)}
+    kwargs = {
+        key: _value(value, f"{where}.{key}")
+        for key, value in node.items()
+        if key not in ("_target_", "_partial_", *skip)
+    }
     return construct(target, {**kwargs, **more}, where, *args)
 
 
@@ -62,7 +70,9 @@ def construct(target: Any, kwargs: Mapping[str, Any], where: str, *args: Any) ->
         ConfigError: A value is of the wrong type, or the call fails; errors of the library's own tree pass through.
     """
     hints = _hints(target)
-    checked = {name: _checked(value, hints.get(name, Any), f"{where}.{name}") for name, value in kwargs.items()}
+    checked = {
+        name: _checked(value, hints.get(name, Any), f"{where}.{name}") for name, value in kwargs.items()
+    }
     try:
         return target(*args, **checked)
     except DrMasError:
@@ -70,7 +80,9 @@ def construct(target: Any, kwargs: Mapping[str, Any], where: str, *args: Any) ->
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {target.__qualname__} rejects its settings: {error}") from error
     except Exception as error:  # a user's class may raise anything while it is built
-        raise ConfigError(f"{where}: {target.__qualname__} failed with {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{where}: {target.__qualname__} failed with {type(error).__name__}: {error}"
+        ) from error
 
 
 def settings(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
@@ -100,7 +112,11 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     """Return a plain value as its annotated type; objects, and types that cannot be checked, pass through."""
     if not _plain(value):
         return value
-    kinds = [kind for kind in (get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)) if is_dataclass(kind)]
+    kinds = [
+        kind
+        for kind in (get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))
+        if is_dataclass(kind)
+    ]
     if len(kinds) == 1 and isinstance(value, Mapping):
         # which names what is unknown; pydantic would pass over it
         return settings(kinds[0], value, where)  # type: ignore[arg-type]
@@ -121,7 +137,11 @@ def _message(where: str, error: Any, value: Any) -> str:
 def _hints(target: Any) -> dict[str, Any]:
     """Return the types of call arguments; a constructor that hands ``**kwargs`` to its base has its base's types too."""
     kinds = reversed(target.__mro__) if inspect.isclass(target) else ()
-    calls = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] if inspect.isclass(target) else [target]
+    calls = (
+        [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
+        if inspect.isclass(target)
+        else [target]
+    )
     hints: dict[str, Any] = {}
     for call in calls:
         try:
@@ -142,5 +162,9 @@ def _plain(value: Any) -> bool:
 def _value(value: Any, where: str) -> Any:
     """Build nested targets."""
     if isinstance(value, Mapping):
-        return build(value, where) if "_target_" in value else {key: _value(item, f"{where}.{key}") for key, item in value.items()}
+        return (
+            build(value, where)
+            if "_target_" in value
+            else {key: _value(item, f"{where}.{key}") for key, item in value.items()}
+        )
     return value

@@ -45,11 +45,20 @@ def critic_settings(config: Mapping[str, Any]) -> CriticSettings:
     rate = FASTER * (config["model"]["lr"] if run is None else run)
     optimizer = {**own["optimizer"], "lr": rate if own["optimizer"]["lr"] is None else own["optimizer"]["lr"]}
     checked = settings(OptimizerSettings, optimizer, "critic.optimizer")
-    return settings(CriticSettings, {**own, "optimizer": checked, "dump_folder": f"{config['output_dir']}/skipped"}, "critic")
+    return settings(
+        CriticSettings,
+        {**own, "optimizer": checked, "dump_folder": f"{config['output_dir']}/skipped"},
+        "critic",
+    )
 
 
 def configured_critics(
-    config: Mapping[str, Any], bindings: Sequence[AgentBinding], models: Mapping[str, ModelSettings], *, fabric: Fabric, iterations: int
+    config: Mapping[str, Any],
+    bindings: Sequence[AgentBinding],
+    models: Mapping[str, ModelSettings],
+    *,
+    fabric: Fabric,
+    iterations: int,
 ) -> dict[str, CriticGroup]:
     """Build the critics of a run in this process; none with ``critic=none``.
 
@@ -70,7 +79,11 @@ def configured_critics(
 
 
 def planned_critics(
-    config: Mapping[str, Any], bindings: Sequence[AgentBinding], models: Mapping[str, ModelSettings], *, iterations: int
+    config: Mapping[str, Any],
+    bindings: Sequence[AgentBinding],
+    models: Mapping[str, ModelSettings],
+    *,
+    iterations: int,
 ) -> tuple[list[CriticPlan], Callable[[str], tuple[nn.Module, Any]]]:
     """Plan the critics of a run for other processes, see :func:`configured_critics`; return the plans, and what loads their models."""
     if not config["critic"]:

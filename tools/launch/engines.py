@@ -51,7 +51,9 @@ def engine_sections(node: Mapping[str, Any], groups: Collection[str]) -> dict[st
     own = dict(node.get("groups") or {})
     unknown = sorted(set(own) - set(groups))
     if unknown:
-        raise ConfigError(f"engine.groups names {unknown}, but the worker groups are {sorted(groups)}{nearest(unknown[0], groups)}")
+        raise ConfigError(
+            f"engine.groups names {unknown}, but the worker groups are {sorted(groups)}{nearest(unknown[0], groups)}"
+        )
     return {name: _section(name, common, own.get(name)) for name in groups}
 
 
@@ -79,7 +81,9 @@ def check_engine_address(sections: Mapping[str, EngineSection], sharing: Sharing
             )
 
 
-def build_engine(sections: Mapping[str, EngineSection], group: str, policy: nn.Module, tokenizer: Any) -> Engine:
+def build_engine(
+    sections: Mapping[str, EngineSection], group: str, policy: nn.Module, tokenizer: Any
+) -> Engine:
     """Build the engine that generates for ``group`` with ``policy``."""
     engine: Engine = build(sections[group].values, sections[group].where, policy, tokenizer)
     return engine
@@ -91,7 +95,9 @@ def _section(name: str, common: Mapping[str, Any], own: Any) -> EngineSection:
         return EngineSection("engine", common)
     where = f"engine.groups.{name}"
     if not isinstance(own, Mapping):
-        raise ConfigError(f"{where} must hold settings, got {own!r}; an engine of another kind is {where}.kind={own}")
+        raise ConfigError(
+            f"{where} must hold settings, got {own!r}; an engine of another kind is {where}.kind={own}"
+        )
     settings = {key: value for key, value in own.items() if key != "kind"}
     if own.get("kind") is not None:
         base = _file(str(own["kind"]), where)
@@ -107,9 +113,13 @@ def _section(name: str, common: Mapping[str, Any], own: Any) -> EngineSection:
 def _file(kind: str, where: str) -> dict[str, Any]:
     """Read a file of ``conf/engine``."""
     folder = resources.files("drmas_pl.conf") / "engine"
-    known: Sequence[str] = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    known: Sequence[str] = sorted(
+        file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")
+    )
     if kind not in known:
-        raise ConfigError(f"{where}.kind has no option {kind!r}{nearest(kind, known) or ';'} choose from: {', '.join(known)}")
+        raise ConfigError(
+            f"{where}.kind has no option {kind!r}{nearest(kind, known) or ';'} choose from: {', '.join(known)}"
+        )
     found: Any = OmegaConf.to_container(OmegaConf.create((folder / f"{kind}.yaml").read_text()), resolve=True)
     return {key: value for key, value in found.items() if key != "groups"}
 
@@ -117,7 +127,9 @@ def _file(kind: str, where: str) -> dict[str, Any]:
 def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with the values of ``more``, section by section."""
     both = {
-        key: _merged(base[key], value) for key, value in more.items() if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        key: _merged(base[key], value)
+        for key, value in more.items()
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
     }
     return {**base, **more, **both}
 

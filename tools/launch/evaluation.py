@@ -19,7 +19,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.tools.launch.arguments import nearest, split_override
-from drmas_pl.tools.launch.compose import Choices, check_choices, complete, compose_file, compose_run, first_line, first_values, resolved
+from drmas_pl.tools.launch.compose import (
+    Choices,
+    check_choices,
+    complete,
+    compose_file,
+    compose_run,
+    first_line,
+    first_values,
+    resolved,
+)
 from drmas_pl.tools.launch.construct import settings
 from drmas_pl.tools.launch.keys import check_keys
 from drmas_pl.tools.launch.roles import role_model
@@ -88,7 +97,9 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
     values = {key: value for _, key, value in map(split_override, overrides)}
     if not {"checkpoint", "env", "agents", "experiment"} & values.keys():
         hint = next((f", got {key!r}" for key in values if nearest(key, ["checkpoint"])), "")
-        raise ConfigError(f"say what to evaluate: checkpoint=RUN_FOLDER, or +env=… +agents=… model=… for a plain model{hint}")
+        raise ConfigError(
+            f"say what to evaluate: checkpoint=RUN_FOLDER, or +env=… +agents=… model=… for a plain model{hint}"
+        )
     if values.get("checkpoint") in (None, "", "null"):
         config = resolved(complete(compose_run(overrides, config_name="evaluate")[0]))
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
@@ -100,20 +111,34 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         raise CheckpointError(
             f"checkpoint {checkpoint} holds agents {sorted(folders)}, but {CONFIG} names {sorted(config['agents']['roles'])}"
         )
-    return EvaluationPlan(_request({**config, "checkpoint": str(checkpoint)}), _frozen(config, folders), _models(config), manifest)
+    return EvaluationPlan(
+        _request({**config, "checkpoint": str(checkpoint)}),
+        _frozen(config, folders),
+        _models(config),
+        manifest,
+    )
 
 
 def _stored(checkpoint: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """Read the configuration of a checkpoint's run and apply overrides to it."""
     run = checkpoint.parent.parent
-    _refuse(overrides, _FIXED, "is what the checkpoint was trained with; leave it out, or evaluate a plain model")
+    _refuse(
+        overrides, _FIXED, "is what the checkpoint was trained with; leave it out, or evaluate a plain model"
+    )
     try:
         stored = dict(yaml.safe_load((run / CONFIG).read_text()))
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
         raise CheckpointError(
             f"{run / CONFIG} cannot be read ({error}); a checkpoint is evaluated with the configuration of its run"
         ) from error
-    known = {**stored, "checkpoint": None, "split": "test", "output": None, "trajectories": None, "output_dir": str(run)}
+    known = {
+        **stored,
+        "checkpoint": None,
+        "split": "test",
+        "output": None,
+        "trajectories": None,
+        "output_dir": str(run),
+    }
     config, choices = OmegaConf.create(known), Choices.read()
     for word in first_values(overrides, multirun=False):
         _apply(config, word, choices)
@@ -126,13 +151,17 @@ def _apply(config: DictConfig, word: str, choices: Choices) -> None:
     """Set one value, or replace a section by a file of its group."""
     prefix, key, value = split_override(word)
     if prefix == "~":
-        raise ConfigError(f"{word!r}: nothing can be removed from the configuration of a run; set a value instead")
+        raise ConfigError(
+            f"{word!r}: nothing can be removed from the configuration of a run; set a value instead"
+        )
     if key in choices.groups:
         check_choices({key: value or ""}, choices)
         OmegaConf.update(config, key, compose_file(key, value or ""), merge=False)
         return
     try:
-        OmegaConf.update(config, key, OverridesParser.create().parse_override(word.lstrip("+")).value(), force_add=True)
+        OmegaConf.update(
+            config, key, OverridesParser.create().parse_override(word.lstrip("+")).value(), force_add=True
+        )
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {word!r}: {first_line(error)}") from error
 
@@ -142,13 +171,22 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
     roles = {}
     for name, role in config["agents"]["roles"].items():
         model = asdict(role_model(name, config))
-        roles[name] = {**role, "model": {**model, "path": folders.get(name, model["path"])}, "trainable": False, "objective": {}}
+        roles[name] = {
+            **role,
+            "model": {**model, "path": folders.get(name, model["path"])},
+            "trainable": False,
+            "objective": {},
+        }
     quiet = {"max_iterations": 1, "callbacks": [], "record": [], "allow_changed_data": True}
     device = {key: config["trainer"][key] for key in _DEVICE}
     others = {split: None for split in ("train", "validation", "test") if split != config["split"]}
     return {
         **config,
-        **{name: _by_frozen_group(config[name], config["sharing"], folders) for name in ("engine", "cluster") if config.get(name)},
+        **{
+            name: _by_frozen_group(config[name], config["sharing"], folders)
+            for name in ("engine", "cluster")
+            if config.get(name)
+        },
         "agents": {**config["agents"], "roles": roles},
         "data": {**config["data"], **others},
         "trainer": {**device, **quiet},
@@ -166,7 +204,9 @@ def _by_frozen_group(section: Mapping[str, Any], sharing: str, folders: Mapping[
     """
     groups = {Path(folder).name for folder in folders.values()} if sharing == "shared" else set()
     names = {group: "frozen" if len(groups) == 1 else f"frozen-{group}" for group in groups}
-    asked = {name: value for name, value in (section.get("groups") or {}).items() if not name.startswith(CRITIC)}
+    asked = {
+        name: value for name, value in (section.get("groups") or {}).items() if not name.startswith(CRITIC)
+    }
     return {**section, "groups": {names.get(name, name): value for name, value in asked.items()}}
 
 

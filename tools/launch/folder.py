@@ -24,7 +24,9 @@ def check_folder(output_dir: str, resume: str | None) -> None:
     if resume is not None:
         read_manifest(find_checkpoint(resume))
     elif RunFolder(output_dir).metrics.exists():
-        raise ConfigError(f"output_dir={output_dir} already holds a run; go on with resume={output_dir}, or choose another folder")
+        raise ConfigError(
+            f"output_dir={output_dir} already holds a run; go on with resume={output_dir}, or choose another folder"
+        )
 
 
 class ConfigFile(Callback):

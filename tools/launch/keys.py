@@ -36,7 +36,9 @@ TARGET_KEYS = ("_target_", "_partial_")
 BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups")
 
 
-def check_keys(config: Mapping[str, Any], reference: Mapping[str, Any], *, by_name: Sequence[str] = BY_NAME) -> None:
+def check_keys(
+    config: Mapping[str, Any], reference: Mapping[str, Any], *, by_name: Sequence[str] = BY_NAME
+) -> None:
     """Reject unknown keys.
 
     Args:
@@ -64,11 +66,16 @@ def _suggestion(path: str, known: set[str]) -> str:
         return f"; did you mean {f'{parent}.{found}'.lstrip('.')!r}?"
     found = nearest_name(leaf, leaves)
     homes = sorted(
-        (name for name in known if name.rpartition(".")[2] == found), key=lambda name: (name.count("."), name != f"optimizer.{found}", name)
+        (name for name in known if name.rpartition(".")[2] == found),
+        key=lambda name: (name.count("."), name != f"optimizer.{found}", name),
     )
     if homes:
         return f"; did you mean {homes[0]!r}?"
-    return f"; {parent or 'the top level'} has {', '.join(sorted(name.rpartition('.')[2] for name in siblings))}" if siblings else ""
+    return (
+        f"; {parent or 'the top level'} has {', '.join(sorted(name.rpartition('.')[2] for name in siblings))}"
+        if siblings
+        else ""
+    )
 
 
 def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -121,7 +128,9 @@ def _parameters(thing: Any) -> list[str]:
     """Return the names of the arguments."""
     if is_dataclass(thing):
         return [item.name for item in fields(thing)]
-    return [name for name, parameter in _signature(thing).items() if parameter.kind is not parameter.VAR_KEYWORD]
+    return [
+        name for name, parameter in _signature(thing).items() if parameter.kind is not parameter.VAR_KEYWORD
+    ]
 
 
 def _signature(thing: Any) -> dict[str, inspect.Parameter]:

@@ -19,16 +19,32 @@ def evaluation_table(run: Run, result: Evaluation) -> str:
     rows = [[run.team.world.metric, "tasks", *columns]]
     for source, scores in result.sources.items():
         numbers = [scores["sampled"], *(scores[f"pass@{k}"] for k in result.pass_at)]
-        rows.append([source, f"{scores['tasks']:.0f}", *_percents([*numbers, *([scores["greedy"]] if "greedy" in scores else [])])])
+        rows.append(
+            [
+                source,
+                f"{scores['tasks']:.0f}",
+                *_percents([*numbers, *([scores["greedy"]] if "greedy" in scores else [])]),
+            ]
+        )
     tasks = sum(scores["tasks"] for scores in result.sources.values())
     overall = [result.sampled, *result.pass_at.values(), *([] if result.greedy is None else [result.greedy])]
     rows.append(["all", f"{tasks:.0f}", *_percents(overall)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]) for row in rows]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+        for row in rows
+    ]
     lines.insert(1, "-" * len(lines[0]))
     lines += ["", *(f"calls of {agent:<{widths[0]}} {calls:.2f}" for agent, calls in result.calls.items())]
     return "\n".join(
-        [*lines, *([f"\n{result.failed} of {len(result.trajectories)} trajectories failed and count in nothing"] if result.failed else [])]
+        [
+            *lines,
+            *(
+                [f"\n{result.failed} of {len(result.trajectories)} trajectories failed and count in nothing"]
+                if result.failed
+                else []
+            ),
+        ]
     )
 
 
@@ -41,13 +57,18 @@ def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dic
     return {
         "checkpoint": plan.request.checkpoint,
         "iteration": None if plan.manifest is None else plan.manifest.iteration,
-        "models": {name: {"path": plan.models[name], "weights_version": group.weights_version} for name, (group, _) in agents.items()},
+        "models": {
+            name: {"path": plan.models[name], "weights_version": group.weights_version}
+            for name, (group, _) in agents.items()
+        },
         "team": config["agents"]["_target_"],
         "environment": config["env"]["_target_"],
         "templates": {name: template_hash(agent) for name, (_, agent) in agents.items()},
         "data": {"split": split, "fingerprint": data.fingerprints[split], "tasks": len(data.tasks(split))},
         "retriever": getattr(retriever, "fingerprint", None),
-        "sampling": {name: asdict(replace(agent.sampling, **settings.sampling)) for name, (_, agent) in agents.items()},
+        "sampling": {
+            name: asdict(replace(agent.sampling, **settings.sampling)) for name, (_, agent) in agents.items()
+        },
         "k": settings.samples,
         "seed": run.trainer.seed,
         "grader_version": drmas_pl.__version__,

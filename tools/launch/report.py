@@ -24,21 +24,29 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
     """Return what a run is about to do: who plays what, with which weights, on how many tasks."""
     data, trainer = run.data, run.trainer
     counts = ", ".join(f"{len(data.tasks(split))} {split}" for split in SPLITS if data.tasks(split))
-    lines = [f"{config['agents']['name']} plays {config['env']['name']}: {counts} tasks, seed {config['seed']}, on {trainer.fabric.device}"]
+    lines = [
+        f"{config['agents']['name']} plays {config['env']['name']}: {counts} tasks, seed {config['seed']}, on {trainer.fabric.device}"
+    ]
     for name, group in run.groups.items():
         rate = f"lr {group.settings.optimizer.lr:g}" if group.settings.trainable else "frozen"
-        lines.append(f"  weights {name!r} ({_count(group.parameter_count)} parameters, {rate}): {', '.join(group.agents)}")
+        lines.append(
+            f"  weights {name!r} ({_count(group.parameter_count)} parameters, {rate}): {', '.join(group.agents)}"
+        )
         if isinstance(group, RemoteGroup):
             lines.append(f"    {group.describe()}")
     for name, critic in run.critics.items():
         rate = f"lr {critic.settings.optimizer.lr:g}"
-        lines.append(f"  critic {name!r} ({_count(critic.parameter_count)} parameters, {rate}): {', '.join(sorted(critic.agents))}")
+        lines.append(
+            f"  critic {name!r} ({_count(critic.parameter_count)} parameters, {rate}): {', '.join(sorted(critic.agents))}"
+        )
         if isinstance(critic, RemoteCritic):
             lines.append(f"    {critic.describe()}")
     per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
     lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
     device = trainer.fabric.device
-    return "\n".join(lines if device.type != "cuda" else [*lines, memory_line(run, torch.cuda.mem_get_info(device)[1])])
+    return "\n".join(
+        lines if device.type != "cuda" else [*lines, memory_line(run, torch.cuda.mem_get_info(device)[1])]
+    )
 
 
 def memory_line(run: Run, available: int) -> str:
@@ -57,15 +65,26 @@ def memory_line(run: Run, available: int) -> str:
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     """Return the closing table: validation before and after, calls per agent, and where everything is."""
     summary = trainer.state.summary(trainer.team)
-    rows = [("validation", "before", "after"), (f"{summary['metric']}, sampled", _percent(summary["before"]), _percent(summary["after"]))]
+    rows = [
+        ("validation", "before", "after"),
+        (f"{summary['metric']}, sampled", _percent(summary["before"]), _percent(summary["after"])),
+    ]
     if summary["after_greedy"] is not None:
-        rows.append((f"{summary['metric']}, greedy", _percent(summary["before_greedy"]), _percent(summary["after_greedy"])))
+        rows.append(
+            (
+                f"{summary['metric']}, greedy",
+                _percent(summary["before_greedy"]),
+                _percent(summary["after_greedy"]),
+            )
+        )
     for source, scores in summary["sources_after"].items():
         before = summary["sources_before"].get(source, {})
         name = "greedy" if "greedy" in scores else "sampled"
         rows.append((f"  {source}, {name}", _percent(before.get(name)), _percent(scores[name])))
     for name, share in summary["highlights"].items():
-        rows.append((name.replace("_", " "), _percent(summary["highlights_before"].get(name)), _percent(share)))
+        rows.append(
+            (name.replace("_", " "), _percent(summary["highlights_before"].get(name)), _percent(share))
+        )
     for agent, calls in summary["calls_per_agent"].items():
         rows.append((f"calls of {agent}", f"{summary['calls_per_agent_before'][agent]:.2f}", f"{calls:.2f}"))
     width = max(len(row[0]) for row in rows)
@@ -80,7 +99,15 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     }
     noun = "iteration" if summary["iterations"] == 1 else "iterations"
     done = f"{summary['iterations']} {noun} in {_clock(summary['seconds'])}, peak memory {summary['peak_rss_mb'] / 1024:.1f} GB"
-    return "\n".join(["", *table, "", done, *(f"{name:<11} {path}" for name, path in places.items() if path is not None and path.exists())])
+    return "\n".join(
+        [
+            "",
+            *table,
+            "",
+            done,
+            *(f"{name:<11} {path}" for name, path in places.items() if path is not None and path.exists()),
+        ]
+    )
 
 
 def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:

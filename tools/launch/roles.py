@@ -67,7 +67,11 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
     settings(PolicyObjective, config["objective"], "objective")
     settings(UpdateSettings, config["update"], "update")
     optimizer = config["optimizer"]
-    settings(OptimizerSettings, {**optimizer, "lr": model.lr if optimizer["lr"] is None else optimizer["lr"]}, "optimizer")
+    settings(
+        OptimizerSettings,
+        {**optimizer, "lr": model.lr if optimizer["lr"] is None else optimizer["lr"]},
+        "optimizer",
+    )
 
 
 def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
@@ -75,7 +79,9 @@ def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
     wrong = set(roles) ^ set(team.possible_agents)
     if wrong:
         hint = nearest(sorted(wrong)[0], team.possible_agents)
-        raise ConfigError(f"agents.roles must name exactly {list(team.possible_agents)}, got {list(roles)}{hint}")
+        raise ConfigError(
+            f"agents.roles must name exactly {list(team.possible_agents)}, got {list(roles)}{hint}"
+        )
     return list(team.possible_agents)
 
 
@@ -84,7 +90,9 @@ def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:
     return named_model(config["agents"]["roles"][name].get("model"), config, f"agents.roles.{name}.model")
 
 
-def named_model(choice: str | Mapping[str, Any] | None, config: Mapping[str, Any], where: str) -> ModelSettings:
+def named_model(
+    choice: str | Mapping[str, Any] | None, config: Mapping[str, Any], where: str
+) -> ModelSettings:
     """Return the model that a setting names: the run's, that of a file in ``conf/model``, or a path with the run's other settings."""
     if isinstance(choice, str):
         file = resources.files("drmas_pl.conf") / "model" / f"{choice}.yaml"
@@ -94,25 +102,41 @@ def named_model(choice: str | Mapping[str, Any] | None, config: Mapping[str, Any
 
 def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
     """Build an agent and what it asks of its worker group; null and missing settings take the run's values."""
-    where, role, model = f"agents.roles.{name}", dict(config["agents"]["roles"][name]), role_model(name, config)
+    where, role, model = (
+        f"agents.roles.{name}",
+        dict(config["agents"]["roles"][name]),
+        role_model(name, config),
+    )
     run_sampling = {key: config["rollout"][key] for key in SAMPLING}
     sampling = {**run_sampling, "max_new_tokens": model.max_new_tokens, **(role.pop("sampling", None) or {})}
-    objective = settings(PolicyObjective, {**config["objective"], **(role.pop("objective", None) or {})}, f"{where}.objective")
+    objective = settings(
+        PolicyObjective, {**config["objective"], **(role.pop("objective", None) or {})}, f"{where}.objective"
+    )
     optimizer = _optimizer(role, model, config["optimizer"], where)
-    own_update = {**config["update"], **(role.pop("update", None) or {}), "dump_folder": f"{config['output_dir']}/skipped"}
+    own_update = {
+        **config["update"],
+        **(role.pop("update", None) or {}),
+        "dump_folder": f"{config['output_dir']}/skipped",
+    }
     update = settings(UpdateSettings, own_update, f"{where}.update")
     trainable = role.pop("trainable", True)
     if not isinstance(trainable, bool):
         raise ConfigError(f"{where}.trainable must be true or false, got {trainable!r}")
     role.pop("model", None)
-    run_wide = {"template": model.template, "max_prompt_tokens": model.max_prompt_tokens, **{key: config["rollout"][key] for key in TURNS}}
+    run_wide = {
+        "template": model.template,
+        "max_prompt_tokens": model.max_prompt_tokens,
+        **{key: config["rollout"][key] for key in TURNS},
+    }
     role |= {key: value for key, value in run_wide.items() if role.get(key) is None}
     own_sampling = settings(SamplingParams, sampling, f"{where}.sampling")
     agent: Agent = build(role, where, name, sampling=own_sampling, objective=objective, optimizer=optimizer)
     return AgentBinding(agent, model.path, trainable=trainable, optimizer=optimizer, update=update)
 
 
-def _optimizer(role: dict[str, Any], model: ModelSettings, run: Mapping[str, Any], where: str) -> OptimizerSettings:
+def _optimizer(
+    role: dict[str, Any], model: ModelSettings, run: Mapping[str, Any], where: str
+) -> OptimizerSettings:
     """Take the role's optimizer settings out of ``role``; its ``lr`` counts most, then the run's, then the model's."""
     own = {**run, **(role.pop("optimizer", None) or {})}
     lr = role.pop("lr", None)

@@ -45,7 +45,14 @@ def ask(
         EngineError: An answer contradicts itself or names other weights.
     """
     bodies = [
-        generate_body(request, room=room, stop_token_ids=stop_token_ids, dialect=server.dialect, rid=uuid.uuid4().hex, adapter=adapter)
+        generate_body(
+            request,
+            room=room,
+            stop_token_ids=stop_token_ids,
+            dialect=server.dialect,
+            rid=uuid.uuid4().hex,
+            adapter=adapter,
+        )
         for request, room in zip(requests, rooms)
     ]
     if server.data_parallel > 1:

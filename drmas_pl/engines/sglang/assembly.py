@@ -40,7 +40,9 @@ def check_address(python: str | None, url: str | None, *, max_concurrent: int, m
             f"engine.url=ADDRESS of a running server, got {given}; see docs/engines.md"
         )
     if python is not None and shutil.which(python) is None:
-        raise ConfigError(f"engine.python={python!r} is no program; give the python of the environment in which sglang is installed")
+        raise ConfigError(
+            f"engine.python={python!r} is no program; give the python of the environment in which sglang is installed"
+        )
     if url is not None and not url.startswith(("http://", "https://")):
         raise ConfigError(f"engine.url={url!r} is no address; write it as http://host:port")
     if max_concurrent < 1 or max_restarts < 0:
@@ -112,7 +114,9 @@ def lora_settings(policy: nn.Module, settings: ServerSettings) -> ServerSettings
     if settings.lora_rank is not None:
         return settings
     configs: list[Any] = list(on_base.peft_config.values())  # type: ignore[operator]
-    named = [["all"] if isinstance(config.target_modules, str) else config.target_modules for config in configs]
+    named = [
+        ["all"] if isinstance(config.target_modules, str) else config.target_modules for config in configs
+    ]
     # servers know modules by the last part of their names
     targets = sorted({name.rpartition(".")[2] for names in named for name in names})
     return replace(settings, lora_rank=max(config.r for config in configs), lora_targets=tuple(targets))
@@ -137,5 +141,7 @@ def make_transport(sync: Sync, keeper: Keeper) -> Transport:
         )
     device = torch.device("cuda", torch.cuda.current_device()) if keeper.device == "cuda" else None
     if sync == "group":
-        return GroupTransport(host=settings.host, timeout=settings.start_timeout, dtype=keeper.dtype, device=device)
+        return GroupTransport(
+            host=settings.host, timeout=settings.start_timeout, dtype=keeper.dtype, device=device
+        )
     return TensorTransport(dtype=keeper.dtype, device=device)

@@ -75,7 +75,9 @@ class Client:
         """Send ``body`` and return at once; the future's ``result`` is that of :meth:`post`."""
         return self._submit(self._call("POST", path, body, None))
 
-    def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]], *, alive: Callable[[], bool]) -> list[Any]:
+    def post_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], *, alive: Callable[[], bool]
+    ) -> list[Any]:
         """Send many bodies, at most ``max_concurrent`` at a time, in order.
 
         Args:
@@ -126,12 +128,16 @@ class Client:
         if others:
             await asyncio.wait(others)
 
-    async def _call(self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None) -> Any:
+    async def _call(
+        self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None
+    ) -> Any:
         seconds = self.timeout if timeout is None else timeout
         if self._session.closed:
             raise ServerLost(f"the connection to {self.url} is being closed")
         try:
-            async with self._session.request(method, self.url + path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
+            async with self._session.request(
+                method, self.url + path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)
+            ) as response:
                 text = await response.text()
                 if response.status >= 400:
                     raise RequestRefused(response.status, f"{path} answered {response.status}: {text[:500]}")
@@ -139,9 +145,13 @@ class Client:
         except asyncio.TimeoutError as error:
             raise RequestTimeout(f"{path} did not answer within {seconds:g} s") from error
         except _GONE as error:
-            raise ServerLost(f"the server at {self.url} went away during {path}: {type(error).__name__}: {error}") from error
+            raise ServerLost(
+                f"the server at {self.url} went away during {path}: {type(error).__name__}: {error}"
+            ) from error
 
-    async def _call_all(self, path: str, bodies: Sequence[Mapping[str, Any]], alive: Callable[[], bool]) -> list[Any]:
+    async def _call_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], alive: Callable[[], bool]
+    ) -> list[Any]:
         places = asyncio.Semaphore(self.max_concurrent)
 
         async def one(body: Mapping[str, Any]) -> Any:
@@ -163,6 +173,8 @@ class Client:
         while pending:
             _, pending = await asyncio.wait(pending, timeout=1.0)
             if pending and not alive():
-                lost = ServerLost(f"the server at {self.url} ended while {len(pending)} requests were under way")
+                lost = ServerLost(
+                    f"the server at {self.url} ended while {len(pending)} requests were under way"
+                )
                 return [task.result() if task.done() else lost for task in work]
         return [task.result() for task in work]

@@ -24,7 +24,13 @@ from torch import Tensor, nn
 from drmas_pl.engines.limits import response_room
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.asking import abort_all, ask
-from drmas_pl.engines.sglang.assembly import check_address, check_devices, find_keeper, lora_settings, make_transport
+from drmas_pl.engines.sglang.assembly import (
+    check_address,
+    check_devices,
+    find_keeper,
+    lora_settings,
+    make_transport,
+)
 from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
 from drmas_pl.engines.sglang.probe import TOLERANCES
 from drmas_pl.engines.sglang.residency import Release
@@ -97,9 +103,13 @@ class SglangEngine(ServedEngine):
         check_address(python, url, max_concurrent=max_concurrent, max_restarts=max_restarts)
         settings = lora_settings(policy, server or ServerSettings())
         self.max_restarts = max_restarts
-        self.stop_token_ids = frozenset(end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids)
+        self.stop_token_ids = frozenset(
+            end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids
+        )
         if not self.stop_token_ids:
-            raise ConfigError("neither tokenizer nor generation config name an end token; pass stop_token_ids")
+            raise ConfigError(
+                "neither tokenizer nor generation config name an end token; pass stop_token_ids"
+            )
         self._keeper = find_keeper(
             policy,
             tokenizer,
@@ -113,14 +123,19 @@ class SglangEngine(ServedEngine):
         self.own_weights = self._keeper.release == "nothing"
         self._transport = make_transport(sync, self._keeper)
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-        limits = (settings.context_length, getattr(policy.config.get_text_config(), "max_position_embeddings", None))  # type: ignore[union-attr, operator]
+        text_config = policy.config.get_text_config()  # type: ignore[union-attr, operator]
+        limits = (settings.context_length, getattr(text_config, "max_position_embeddings", None))
         self._tenant = Tenant(
             self._keeper,
             self._transport,
             policy=policy,
             tokenizer=tokenizer,
-            tolerance=TOLERANCES.get(self._keeper.dtype, 1e-3) if probe_tolerance is None else probe_tolerance,
-            context_length=min((limit - RESERVED_TOKENS for limit in limits if limit is not None), default=None),
+            tolerance=TOLERANCES.get(self._keeper.dtype, 1e-3)
+            if probe_tolerance is None
+            else probe_tolerance,
+            context_length=min(
+                (limit - RESERVED_TOKENS for limit in limits if limit is not None), default=None
+            ),
         )
         self.context_length = self._tenant.context_length
         self._stage = Stage.ASLEEP
@@ -230,7 +245,13 @@ class SglangEngine(ServedEngine):
         """Return the server, with the current weights."""
         return self._tenant.prepare(self.weights_version, self.autocast)
 
-    def _ask(self, requests: Sequence[GenerationRequest], rooms: Sequence[int], chosen: list[int], done: dict[int, Completion]) -> None:
+    def _ask(
+        self,
+        requests: Sequence[GenerationRequest],
+        rooms: Sequence[int],
+        chosen: list[int],
+        done: dict[int, Completion],
+    ) -> None:
         """Send the chosen requests and note every answer in ``done``.
 
         Raises:
@@ -262,7 +283,9 @@ class SglangEngine(ServedEngine):
                 words = "" if lost is None else lost.last_words()
                 self._tenant.drop(lost)
                 if not left:
-                    raise EngineError(f"the server was lost {self.max_restarts + 1} times in a row: {error}; {words}") from error
+                    raise EngineError(
+                        f"the server was lost {self.max_restarts + 1} times in a row: {error}; {words}"
+                    ) from error
                 log.warning("the server was lost and is started again: %s", error)
         raise AssertionError("the last attempt returns or raises")
 
@@ -270,7 +293,9 @@ class SglangEngine(ServedEngine):
         """Refuse ids outside the vocabulary, with which a server would crash."""
         for request in requests:
             if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocabulary:
-                worst = max(request.prompt_ids, key=lambda token: token if token >= 0 else self._vocabulary - token)
+                worst = max(
+                    request.prompt_ids, key=lambda token: token if token >= 0 else self._vocabulary - token
+                )
                 raise EngineError(
                     f"a prompt holds id {worst}, but the model's ids are 0 to {self._vocabulary - 1}; use the model's tokenizer"
                 )

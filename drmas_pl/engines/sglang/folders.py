@@ -27,7 +27,9 @@ class DiskTransport(Transport):
 
     reaches_all = True
 
-    def __init__(self, tokenizer: Any, *, folder: Callable[[], Path], dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, *, folder: Callable[[], Path], dtype: torch.dtype | None = None
+    ) -> None:
         self.tokenizer, self.folder, self.dtype = tokenizer, folder, dtype
 
     def push(self, server: Server, policy: nn.Module, version: int) -> None:
@@ -71,7 +73,9 @@ class AdapterTransport(Transport):
             shutil.rmtree(target, ignore_errors=True)
         before, self.adapter = self.adapter, name
         if before is not None:
-            expect_success(server.client.post("/unload_lora_adapter", {"lora_name": before}), "unload the adapter before")
+            expect_success(
+                server.client.post("/unload_lora_adapter", {"lora_name": before}), "unload the adapter before"
+            )
 
     def forget(self) -> None:
         self.adapter = None

@@ -60,7 +60,14 @@ class Keeper:
         self.policy, self.tokenizer = policy, tokenizer
         self.python, self.url, self.settings = python, url, settings
         self.client = client
-        self.terms = {"python": python, "url": url, "settings": settings, "folder": folder, "release": release, "client": client}
+        self.terms = {
+            "python": python,
+            "url": url,
+            "settings": settings,
+            "folder": folder,
+            "release": release,
+            "client": client,
+        }
         on_gpu = url is None and self.device == "cuda"
         self.release: Release = release or ("all" if on_gpu else "nothing")
         self.memory_saver = on_gpu and self.release != "nothing"
@@ -77,7 +84,11 @@ class Keeper:
     @property
     def dtype(self) -> torch.dtype:
         """Data type of the server's weights."""
-        return getattr(torch, self.settings.dtype) if self.settings.dtype else next(base_model(self.policy).parameters()).dtype
+        return (
+            getattr(torch, self.settings.dtype)
+            if self.settings.dtype
+            else next(base_model(self.policy).parameters()).dtype
+        )
 
     @property
     def device(self) -> Device:

@@ -16,7 +16,16 @@ from drmas_pl.errors import EngineError
 log = logging.getLogger(__name__)
 LAUNCHER = Path(__file__).with_name("launcher.py")
 # place of this process among the trainer's ranks, which is none of the server's business
-TRAINERS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+TRAINERS = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+)
 
 
 class ServerProcess:
@@ -31,7 +40,9 @@ class ServerProcess:
         EngineError: The program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], *, log_file: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, log_file: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.log_file = log_file
         log_file.parent.mkdir(parents=True, exist_ok=True)
         inherited = {name: value for name, value in os.environ.items() if name not in TRAINERS}
@@ -47,7 +58,9 @@ class ServerProcess:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise EngineError(f"the server's program {command[0]!r} cannot be started: {error}; check engine.python") from error
+            raise EngineError(
+                f"the server's program {command[0]!r} cannot be started: {error}; check engine.python"
+            ) from error
 
     @property
     def pid(self) -> int:

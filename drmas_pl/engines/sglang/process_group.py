@@ -27,14 +27,22 @@ class UpdateGroup:
         timeout: Seconds to wait for the other side, here and in every broadcast.
     """
 
-    def __init__(self, name: str, *, backend: Backend, world_size: int, host: str, port: int, timeout: float) -> None:
+    def __init__(
+        self, name: str, *, backend: Backend, world_size: int, host: str, port: int, timeout: float
+    ) -> None:
         from torch.distributed.distributed_c10d import _new_process_group_helper, _world
 
         limit = timedelta(seconds=timeout)
         store = dist.TCPStore(host, port, world_size, is_master=True, timeout=limit, wait_for_workers=False)
         named: Any = name
         group, _ = _new_process_group_helper(
-            world_size, 0, [], dist.Backend(backend), dist.PrefixStore(name, store), group_name=named, timeout=limit
+            world_size,
+            0,
+            [],
+            dist.Backend(backend),
+            dist.PrefixStore(name, store),
+            group_name=named,
+            timeout=limit,
         )
         # torch notes ranks for the groups that it makes itself, and wants them when a group is left
         _world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}

@@ -11,7 +11,13 @@ from drmas_pl.types import Completion, GenerationRequest
 
 
 def generate_body(
-    request: GenerationRequest, *, room: int, stop_token_ids: Collection[int], dialect: Dialect, rid: str, adapter: str | None = None
+    request: GenerationRequest,
+    *,
+    room: int,
+    stop_token_ids: Collection[int],
+    dialect: Dialect,
+    rid: str,
+    adapter: str | None = None,
 ) -> dict[str, Any]:
     """Return the body that asks for one completion.
 
@@ -69,17 +75,23 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
     meta = answer["meta_info"]
     reason = (meta.get("finish_reason") or {}).get("type")
     if reason not in ("stop", "length", "abort"):
-        raise EngineError(f"the server ended a response with {meta.get('finish_reason')!r}; expected stop, length or abort")
+        raise EngineError(
+            f"the server ended a response with {meta.get('finish_reason')!r}; expected stop, length or abort"
+        )
     ids = tuple(answer.get("output_ids") or ())
     logprobs = meta.get("output_token_logprobs") or ()
     if reason == "abort":
         # an aborted response may lack the log-probs of its last tokens, and nobody trains on it
         return Completion(ids[: len(logprobs)], _values(logprobs[: len(ids)]), "abort", version)
     if [entry[1] for entry in logprobs] != list(ids):
-        raise EngineError(f"the server sampled {len(ids)} ids but gave log-probs of {len(logprobs)} or of others; use a supported version")
+        raise EngineError(
+            f"the server sampled {len(ids)} ids but gave log-probs of {len(logprobs)} or of others; use a supported version"
+        )
     found = str(meta.get("weight_version", version))
     if named and found != str(version):
-        raise EngineError(f"the server sampled with weights {found!r}, but version {version} was sent to it; does somebody else use it?")
+        raise EngineError(
+            f"the server sampled with weights {found!r}, but version {version} was sent to it; does somebody else use it?"
+        )
     return Completion(ids, _values(logprobs), reason, version)
 
 

@@ -67,7 +67,11 @@ class Residency:
         before = free_bytes(device) if self.measured else None
         client.post("/release_memory_occupation", {"tags": tags})
         self.released.update(tags)
-        log.debug("released %s: %d MiB", tags, check_released(before, free_bytes(device) if self.measured else None) >> 20)
+        log.debug(
+            "released %s: %d MiB",
+            tags,
+            check_released(before, free_bytes(device) if self.measured else None) >> 20,
+        )
 
     def resume_weights(self, client: Client) -> None:
         """Take the memory of the weights back; what it holds is undefined unless the server kept a copy."""

@@ -66,7 +66,11 @@ class Server:
 
     def last_words(self) -> str:
         """Return :meth:`state` and the end of the output."""
-        return self.state() if self.process is None else f"{self.state()}, which ends with:\n{self.process.tail()}"
+        return (
+            self.state()
+            if self.process is None
+            else f"{self.state()}, which ends with:\n{self.process.tail()}"
+        )
 
     def stop(self, timeout: float) -> None:
         """Close the connections and, if the server is ours, end it."""
@@ -134,9 +138,21 @@ def launch(
         EngineError: It ended or did not answer in time; the end of its output is in the message.
     """
     port = settings.port or free_port(settings.host)
-    flags = launch_flags(settings, model=model, device=device, dtype=dtype, port=port, memory_saver=memory_saver, version=version)
+    flags = launch_flags(
+        settings,
+        model=model,
+        device=device,
+        dtype=dtype,
+        port=port,
+        memory_saver=memory_saver,
+        version=version,
+    )
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
-    environment = {**visible, **device_environment(device), **{name: str(value) for name, value in settings.environment.items()}}
+    environment = {
+        **visible,
+        **device_environment(device),
+        **{name: str(value) for name, value in settings.environment.items()},
+    }
     process = ServerProcess([python, str(LAUNCHER), *flags], log_file=log_file, environment=environment)
     http = Client(f"http://{settings.host}:{port}", **client)
     started = time.monotonic()
@@ -147,7 +163,12 @@ def launch(
         http.close()
         process.stop(settings.stop_timeout)
         raise
-    log.info("sglang %s answers at %s after %.0f s", server.info.get("version"), http.url, time.monotonic() - started)
+    log.info(
+        "sglang %s answers at %s after %.0f s",
+        server.info.get("version"),
+        http.url,
+        time.monotonic() - started,
+    )
     return server
 
 

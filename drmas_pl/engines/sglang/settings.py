@@ -62,12 +62,21 @@ class ServerSettings:
         if self.memory_fraction is not None and not 0 < self.memory_fraction < 1:
             raise ValueError(f"engine.server.memory_fraction must be in (0, 1), got {self.memory_fraction}")
         if self.start_timeout <= 0 or self.stop_timeout < 0:
-            raise ValueError(f"engine.server time-outs must be positive, got {self.start_timeout} and {self.stop_timeout}")
+            raise ValueError(
+                f"engine.server time-outs must be positive, got {self.start_timeout} and {self.stop_timeout}"
+            )
         object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
 
 
 def launch_flags(
-    settings: ServerSettings, *, model: Path, device: Device, dtype: str, port: int, memory_saver: bool, version: int
+    settings: ServerSettings,
+    *,
+    model: Path,
+    device: Device,
+    dtype: str,
+    port: int,
+    memory_saver: bool,
+    version: int,
 ) -> list[str]:
     """Return the words of the command line behind ``sglang.launch_server``.
 

@@ -65,11 +65,17 @@ class GroupTransport(Transport):
                 }
                 answer = server.client.start("/update_weights_from_distributed", body)
                 try:
-                    group.broadcast([tensor.to(self.device or tensor.device).contiguous() for _, tensor in bucket])
+                    group.broadcast(
+                        [tensor.to(self.device or tensor.device).contiguous() for _, tensor in bucket]
+                    )
                 except RuntimeError as error:
                     # the server's answer says more, if there is one
                     reason = answer.exception(self.timeout) or error
-                    raise reason if isinstance(reason, EngineError) else EngineError(f"the broadcast of weights failed: {error}") from error
+                    raise (
+                        reason
+                        if isinstance(reason, EngineError)
+                        else EngineError(f"the broadcast of weights failed: {error}")
+                    ) from error
                 expect_success(answer.result(), "receive weights")
 
     def forget(self) -> None:
@@ -81,7 +87,9 @@ class GroupTransport(Transport):
         if self._server is not None:
             # a server whose peer leaves without a word ends
             with suppress(EngineError):
-                self._server.client.post("/destroy_weights_update_group", {"group_name": self._name}, timeout=self.timeout)
+                self._server.client.post(
+                    "/destroy_weights_update_group", {"group_name": self._name}, timeout=self.timeout
+                )
         self.forget()
 
     def _connect(self, server: Server, policy: nn.Module) -> UpdateGroup:
@@ -90,13 +98,31 @@ class GroupTransport(Transport):
         self._name = f"drmas-{uuid.uuid4().hex[:8]}"
         port = free_port(self.host)
         world_size = server.tensor_parallel + 1
-        meeting = {"master_address": self.host, "master_port": port, "rank_offset": 1, "world_size": world_size}
-        answer = server.client.start("/init_weights_update_group", {**meeting, "group_name": self._name, "backend": backend})
+        meeting = {
+            "master_address": self.host,
+            "master_port": port,
+            "rank_offset": 1,
+            "world_size": world_size,
+        }
+        answer = server.client.start(
+            "/init_weights_update_group", {**meeting, "group_name": self._name, "backend": backend}
+        )
         try:
-            group = UpdateGroup(self._name, backend=backend, world_size=world_size, host=self.host, port=port, timeout=self.timeout)
+            group = UpdateGroup(
+                self._name,
+                backend=backend,
+                world_size=world_size,
+                host=self.host,
+                port=port,
+                timeout=self.timeout,
+            )
         except RuntimeError as error:
             reason = answer.exception(self.timeout) or error
-            raise reason if isinstance(reason, EngineError) else EngineError(f"no group with the server: {error}") from error
+            raise (
+                reason
+                if isinstance(reason, EngineError)
+                else EngineError(f"no group with the server: {error}")
+            ) from error
         self._group, self._server = group, server
         expect_success(answer.result(), "join the group")
         return group
@@ -111,7 +137,13 @@ class TensorTransport(Transport):
         bucket_bytes: Memory that a bucket may take.
     """
 
-    def __init__(self, *, dtype: torch.dtype | None = None, device: torch.device | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
         self.dtype, self.device, self.bucket_bytes = dtype, device, bucket_bytes
 
     def push(self, server: Server, policy: nn.Module, version: int) -> None:
@@ -122,9 +154,14 @@ class TensorTransport(Transport):
                 sent = [(name, tensor.to(self.device or tensor.device)) for name, tensor in bucket]
                 named = {"weight_version": str(version)} if last else {}
                 # every rank of the server takes a copy of its own
-                payload = {"serialized_named_tensors": [serialize(sent) for _ in range(server.tensor_parallel)], "flush_cache": last}
+                payload = {
+                    "serialized_named_tensors": [serialize(sent) for _ in range(server.tensor_parallel)],
+                    "flush_cache": last,
+                }
                 # handles stay valid for as long as what was sent does, which is until the answer
-                expect_success(server.client.post("/update_weights_from_tensor", {**payload, **named}), "take tensors")
+                expect_success(
+                    server.client.post("/update_weights_from_tensor", {**payload, **named}), "take tensors"
+                )
 
 
 def serialize(bucket: list[tuple[str, Tensor]]) -> str:

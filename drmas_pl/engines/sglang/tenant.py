@@ -51,7 +51,14 @@ class Tenant:
     """
 
     def __init__(
-        self, keeper: Keeper, transport: Transport, *, policy: nn.Module, tokenizer: Any, tolerance: float, context_length: int | None
+        self,
+        keeper: Keeper,
+        transport: Transport,
+        *,
+        policy: nn.Module,
+        tokenizer: Any,
+        tolerance: float,
+        context_length: int | None,
     ) -> None:
         self.keeper, self.transport, self.policy, self.tokenizer = keeper, transport, policy, tokenizer
         self.tolerance, self.context_length = tolerance, context_length
@@ -82,7 +89,9 @@ class Tenant:
             started = keeper.server is None
             server = keeper.server or keeper.start(version)
             if server is not self.met:
-                self._meet(server, version, untouched=started and keeper.url is None and self.transport.replaces)
+                self._meet(
+                    server, version, untouched=started and keeper.url is None and self.transport.replaces
+                )
             return server
 
     def resume(self, version: int) -> None:
@@ -109,7 +118,9 @@ class Tenant:
             residency.resume_weights(server.client)
             if self._untouched:
                 # it was just started from these very weights, which have a new name at most
-                server.client.post("/update_weight_version", {"new_version": str(version), "abort_all_requests": False})
+                server.client.post(
+                    "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}
+                )
             elif self._held != version:
                 if self.transport.replaces:
                     residency.pause(server.client)
@@ -164,7 +175,9 @@ class Tenant:
         """Begin to use a server; ``untouched`` if it has just been started from the policy's weights."""
         self._forget()
         if server.data_parallel > 1 and not self.transport.reaches_all:
-            raise EngineError(f"the server at {server.client.url} has {server.data_parallel} copies of the weights; use engine.sync=disk")
+            raise EngineError(
+                f"the server at {server.client.url} has {server.data_parallel} copies of the weights; use engine.sync=disk"
+            )
         if self.keeper.url is not None and not self.transport.replaces:
             check_release(self.keeper.release, server)
         self.met, self._untouched, self._held = server, untouched, version if untouched else None

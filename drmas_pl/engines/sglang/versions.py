@@ -42,11 +42,15 @@ class Dialect:
         """
         numbers = [int(part) for part in re.findall(r"\d+", text)[:3]]
         if len(numbers) < 3:
-            raise EngineError(f"the server reports the version {text!r}; expected three numbers such as 0.5.21")
+            raise EngineError(
+                f"the server reports the version {text!r}; expected three numbers such as 0.5.21"
+            )
         version = (numbers[0], numbers[1], numbers[2])
         if version < OLDEST:
             wanted = ".".join(map(str, OLDEST))
-            raise EngineError(f"the server runs sglang {text}, but {wanted} or newer is needed: pip install 'sglang>={wanted}'")
+            raise EngineError(
+                f"the server runs sglang {text}, but {wanted} or newer is needed: pip install 'sglang>={wanted}'"
+            )
         return cls(version)
 
     @property

@@ -71,10 +71,15 @@ def checkpoint_weights(policy: nn.Module, dtype: torch.dtype | None = None) -> d
             seen.add(place)
             state[name.replace(".base_layer.", ".")] = _whole(held.detach())
     weights = _as_in_checkpoints(_own_class(model), state)
-    return {name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    return {
+        name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+        for name, tensor in weights.items()
+    }
 
 
-def buckets(weights: Iterable[tuple[str, Tensor]], limit: int = BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
+def buckets(
+    weights: Iterable[tuple[str, Tensor]], limit: int = BUCKET_BYTES
+) -> Iterator[list[tuple[str, Tensor]]]:
     """Cut named tensors into lists of at most ``limit`` bytes; a larger tensor has a list of its own.
 
     >>> named = [(name, torch.zeros(size)) for name, size in (("a", 2), ("b", 1), ("c", 9), ("d", 1))]

@@ -36,7 +36,9 @@ def register():
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     HookRegistry.register(
-        "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode", lambda runner: None, HookType.REPLACE
+        "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
+        lambda runner: None,
+        HookType.REPLACE,
     )
 
 

@@ -33,7 +33,12 @@ def murmur_hash32_cpu(seed, positions, columns):
     """
     seed = seed.to(torch.int64)[:, None]
     state = torch.zeros(len(seed), len(columns), dtype=torch.int64)
-    words = (seed & WORD, (seed >> 32) & WORD, positions.to(torch.int64)[:, None] & WORD, columns.to(torch.int64)[None] & WORD)
+    words = (
+        seed & WORD,
+        (seed >> 32) & WORD,
+        positions.to(torch.int64)[:, None] & WORD,
+        columns.to(torch.int64)[None] & WORD,
+    )
     for word in words:
         mixed = (rotate(word * 0xCC9E2D51 & WORD, 15) * 0x1B873593) & WORD
         state = (rotate(state ^ mixed, 13) * 5 + 0xE6546B64) & WORD

@@ -49,17 +49,26 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 @cache
 def shipped() -> frozenset[str]:
     configs = [configure(f"+env={env}", f"+agents={agents}") for env, agents in PLAYED]
-    configs += [configure("+env=search", "+agents=hierarchy", f"retriever={option}") for option in GROUPS["retriever"]]
+    configs += [
+        configure("+env=search", "+agents=hierarchy", f"retriever={option}") for option in GROUPS["retriever"]
+    ]
     configs.append(configure("+env=math", "+agents=loop", "advantage=gae", "critic=value_head"))
     configs.append(configure("+env=math", "+agents=loop", "cluster=ray"))
     configs += [configure("+env=math", "+agents=loop", f"engine={option}") for option in GROUPS["engine"]]
-    role = {f"agents.roles.<name>.{key}" for config in configs for block in config["agents"]["roles"].values() for key in block}
+    role = {
+        f"agents.roles.<name>.{key}"
+        for config in configs
+        for block in config["agents"]["roles"].values()
+        for key in block
+    }
     return frozenset(path for config in configs for path in leaves(config)) | role
 
 
 @pytest.mark.parametrize("group", [*GROUPS, "role"])
 def test_every_group_and_file_is_in_the_table(group: str) -> None:
-    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{group}` |") and line.count("|") == 4][:1]
+    (row,) = [
+        line for line in PAGE.splitlines() if line.startswith(f"| `{group}` |") and line.count("|") == 4
+    ][:1]
     for option in GROUPS.get(group, []) if group != "experiment" else []:
         assert f"`{option}`" in row
 
@@ -70,12 +79,20 @@ def test_every_experiment_is_in_the_table() -> None:
 
 def test_every_setting_is_explained() -> None:
     sections = ("_target_", "model", "sampling", "objective", "optimizer", "update")
-    wanted = {path for path in shipped() if path.rpartition(".")[2] not in sections or not path.startswith("agents.roles.")}
+    wanted = {
+        path
+        for path in shipped()
+        if path.rpartition(".")[2] not in sections or not path.startswith("agents.roles.")
+    }
     explained = set(re.findall(r"`([^`]+)`", PAGE[PAGE.index("## All settings") :]))
     assert not wanted - explained, f"explain {sorted(wanted - explained)} in docs/configuration.md"
 
 
 def test_no_setting_is_explained_that_does_not_exist() -> None:
-    table = [line.split("|")[1] for line in PAGE[PAGE.index("## All settings") :].splitlines() if line.startswith("| `")]
+    table = [
+        line.split("|")[1]
+        for line in PAGE[PAGE.index("## All settings") :].splitlines()
+        if line.startswith("| `")
+    ]
     explained = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
     assert not explained - shipped(), f"remove {sorted(explained - shipped())} from docs/configuration.md"

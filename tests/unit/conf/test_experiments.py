@@ -87,10 +87,23 @@ def test_what_both_experiments_have_in_common(name: str) -> None:
     )
     for binding in bindings(config):
         objective, sampling = binding.agent.objective, binding.agent.sampling
-        assert (objective.clip_low, objective.clip_high, objective.dual_clip, objective.kl_coef) == (0.2, 0.2, 3.0, 0.0)
-        assert (objective.ratio, objective.surrogate, objective.aggregation) == ("token", "clipped", "token-mean")
+        assert (objective.clip_low, objective.clip_high, objective.dual_clip, objective.kl_coef) == (
+            0.2,
+            0.2,
+            3.0,
+            0.0,
+        )
+        assert (objective.ratio, objective.surrogate, objective.aggregation) == (
+            "token",
+            "clipped",
+            "token-mean",
+        )
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
-        assert (binding.optimizer.lr, binding.optimizer.betas, binding.optimizer.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
+        assert (binding.optimizer.lr, binding.optimizer.betas, binding.optimizer.weight_decay) == (
+            1e-6,
+            (0.9, 0.999),
+            0.01,
+        )
         assert binding.optimizer.schedule == "constant" and binding.update.epochs == 1 and binding.trainable
 
 
@@ -104,7 +117,11 @@ def test_the_numbers_of_the_mathematics_experiment(name: str) -> None:
     assert [binding.agent.name for binding in bindings(config)] == ["solver", "verifier"]
     for binding in bindings(config):
         agent = binding.agent
-        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (8192, 4096, "both_ends")
+        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (
+            8192,
+            4096,
+            "both_ends",
+        )
         assert (agent.invalid_penalty, agent.objective.entropy_coef) == (0.1, 0.0)
 
 
@@ -119,12 +136,18 @@ def test_the_numbers_of_the_search_experiment(name: str) -> None:
     assert [binding.agent.name for binding in bindings(config)] == ["verifier", "search", "answer"]
     for binding in bindings(config):
         agent = binding.agent
-        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (4096, 800, "newest")
+        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (
+            4096,
+            800,
+            "newest",
+        )
         assert (agent.invalid_penalty, agent.objective.entropy_coef) == (0.01, 0.001)
 
 
 def test_heterogeneous_team_has_a_large_verifier_and_small_workers() -> None:
-    models = {binding.agent.name: binding.model for binding in bindings(experiment("paper_search_heterogeneous"))}
+    models = {
+        binding.agent.name: binding.model for binding in bindings(experiment("paper_search_heterogeneous"))
+    }
     assert models == {"verifier": QWEN25_7B, "search": LLAMA, "answer": LLAMA}
 
 
@@ -135,21 +158,34 @@ def test_data_files_are_those_that_prepare_data_writes(name: str, family: str) -
     config = experiment(name)
     assert {split: config["data"][split] for split in written} == written
     if family == "search":
-        assert (config["retriever"]["corpus"], config["retriever"]["index"]) == ("data/wiki-18.jsonl", "data/wiki-18.bm25s")
+        assert (config["retriever"]["corpus"], config["retriever"]["index"]) == (
+            "data/wiki-18.jsonl",
+            "data/wiki-18.bm25s",
+        )
         assert config["env"]["retriever"] == config["retriever"]
 
 
 def test_the_experiments_model_wins_over_the_environments_and_the_command_line_over_both() -> None:
     assert configure("+env=math", "+agents=loop")["model"]["path"] == "embedded:tiny-math"
     assert experiment("paper_math")["model"]["path"] == QWEN3_4B
-    config = configure("experiment=paper_math_8b_grpo", "model=tiny_random", "advantage=dr_grpo", "rollout.samples=3", "env=search")
+    config = configure(
+        "experiment=paper_math_8b_grpo",
+        "model=tiny_random",
+        "advantage=dr_grpo",
+        "rollout.samples=3",
+        "env=search",
+    )
     assert config["model"]["path"] == "random:llama-tiny" and config["advantage"]["std_scope"] is None
     assert config["rollout"]["samples"] == 3 and config["env"]["name"] == "search"
 
 
 def test_another_team_takes_over_what_the_experiment_says_of_turns() -> None:
     (binding,) = bindings(configure("experiment=paper_math", "agents=single"))
-    assert (binding.agent.overflow, binding.agent.invalid_penalty, binding.agent.max_prompt_tokens) == ("both_ends", 0.1, 8192)
+    assert (binding.agent.overflow, binding.agent.invalid_penalty, binding.agent.max_prompt_tokens) == (
+        "both_ends",
+        0.1,
+        8192,
+    )
 
 
 def test_each_variant_file_says_only_what_is_new() -> None:
@@ -157,4 +193,7 @@ def test_each_variant_file_says_only_what_is_new() -> None:
     sizes = {file.stem: len(file.read_text().splitlines()) for file in folder.glob("paper_*_*.yaml")}
     assert max(sizes.values()) <= 10, sizes
     assert rewrite(["env=math"], ["env"], bound=["env"]) == ["env=math"]
-    assert compose_run(["experiment=paper_math", "agents=single"])[1] == ["experiment=paper_math", "agents=single"]
+    assert compose_run(["experiment=paper_math", "agents=single"])[1] == [
+        "experiment=paper_math",
+        "agents=single",
+    ]

@@ -28,13 +28,21 @@ from tests.helpers.launching import configure
 
 GROUPS = Choices.read().groups
 FILES = [(group, option) for group, options in GROUPS.items() for option in options if group != "experiment"]
-SECTIONS = {"model": ModelSettings, "objective": PolicyObjective, "optimizer": OptimizerSettings, "update": UpdateSettings}
+SECTIONS = {
+    "model": ModelSettings,
+    "objective": PolicyObjective,
+    "optimizer": OptimizerSettings,
+    "update": UpdateSettings,
+}
 PLAYABLE = {"math": ("loop", "single"), "search": ("hierarchy", "single_search")}
 # What a file leaves to the user.
 ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
     ("env", "custom"): ("env._target_=tests.helpers.toy.EvenEnv",),
-    ("agents", "custom"): ("agents._target_=tests.helpers.toy.WriterEditor", "agents.roles.writer._target_=tests.helpers.toy.Speaker"),
+    ("agents", "custom"): (
+        "agents._target_=tests.helpers.toy.WriterEditor",
+        "agents.roles.writer._target_=tests.helpers.toy.Speaker",
+    ),
 }
 
 
@@ -50,9 +58,15 @@ def targets(node: Any) -> Iterator[str]:
 def partner(group: str, option: str) -> list[str]:
     """Choose an environment and a team that go with an option."""
     chosen = {"env": "math", "agents": "loop"}
-    if (group, option) in (("env", "search"), ("agents", "hierarchy"), ("agents", "single_search")) or group == "retriever":
+    if (group, option) in (
+        ("env", "search"),
+        ("agents", "hierarchy"),
+        ("agents", "single_search"),
+    ) or group == "retriever":
         chosen = {"env": "search", "agents": "hierarchy"}
-    return [f"+{name}={value}" for name, value in {**chosen, group: option}.items() if name in ("env", "agents")]
+    return [
+        f"+{name}={value}" for name, value in {**chosen, group: option}.items() if name in ("env", "agents")
+    ]
 
 
 @pytest.mark.parametrize(("group", "option"), FILES, ids=lambda word: word)
@@ -70,9 +84,13 @@ def test_file_composes_and_names_what_exists(group: str, option: str) -> None:
         assert (estimator.eps, estimator.ddof, estimator.singleton) == (1e-6, 1, "zero")
 
 
-@pytest.mark.parametrize(("env", "agents"), [(env, agents) for env, teams in PLAYABLE.items() for agents in teams])
+@pytest.mark.parametrize(
+    ("env", "agents"), [(env, agents) for env, teams in PLAYABLE.items() for agents in teams]
+)
 def test_shipped_worlds_and_teams_are_built_from_their_files(env: str, agents: str, tmp_path: Any) -> None:
-    model = ["model=tiny_random"] if agents == "single_search" else []  # the small models have no words for searching alone
+    model = (
+        ["model=tiny_random"] if agents == "single_search" else []
+    )  # the small models have no words for searching alone
     config = configure(f"+env={env}", f"+agents={agents}", f"output_dir={tmp_path}/run", *model)
     world = build(config["env"], "env", skip=("name",))
     team = build(config["agents"], "agents", world, skip=("name", "roles"))
@@ -87,8 +105,14 @@ def test_shipped_worlds_and_teams_are_built_from_their_files(env: str, agents: s
 def test_trainer_engine_and_loggers_are_built_from_their_files(tmp_path: Any) -> None:
     config = configure("+env=math", "+agents=loop", f"output_dir={tmp_path}/run")
     trainer = build_trainer(config, ())
-    assert isinstance(trainer, MultiAgentTrainer) and trainer.max_iterations == 60 and len(trainer.fabric.loggers) == 2
-    assert isinstance(build_engine(engine_sections(config["engine"], ["solver"]), "solver", *tiny_policy()), Engine)
+    assert (
+        isinstance(trainer, MultiAgentTrainer)
+        and trainer.max_iterations == 60
+        and len(trainer.fabric.loggers) == 2
+    )
+    assert isinstance(
+        build_engine(engine_sections(config["engine"], ["solver"]), "solver", *tiny_policy()), Engine
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -99,7 +123,11 @@ def test_retriever_files_name_every_argument_and_no_other(option: str) -> None:
     assert issubclass(target, Retriever)
     arguments = inspect.signature(target).parameters
     assert set(section) == set(arguments)
-    shared = {name: parameter.default for name, parameter in arguments.items() if parameter.default is not inspect.Parameter.empty}
+    shared = {
+        name: parameter.default
+        for name, parameter in arguments.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
     if option in ("bm25s", "lucene", "dense", "http"):
         assert {name: section[name] for name in shared} == shared
 

@@ -38,7 +38,9 @@ def test_settings_objects_and_mappings_mean_the_same() -> None:
         objective=PolicyObjective(clip_low=0.1),
         optimizer=OptimizerSettings(lr=0.5),
     )
-    mappings = speaker(sampling={"temperature": 0.5, "stop": ["x"]}, objective={"clip_low": 0.1}, optimizer={"lr": 0.5})
+    mappings = speaker(
+        sampling={"temperature": 0.5, "stop": ["x"]}, objective={"clip_low": 0.1}, optimizer={"lr": 0.5}
+    )
     assert objects.settings() == mappings.settings()
     assert objects.sampling == mappings.sampling
 
@@ -63,7 +65,10 @@ def test_an_agent_without_policy_says_how_to_get_one() -> None:
 
 def test_prompts_keep_the_budget_in_the_chosen_way() -> None:
     view = View("q", (Record("editor", "text", "a" * 30), Record("editor", "text", "bb")))
-    newest, both = speaker(max_prompt_tokens=10).render(view), speaker(max_prompt_tokens=10, overflow="both_ends").render(view)
+    newest, both = (
+        speaker(max_prompt_tokens=10).render(view),
+        speaker(max_prompt_tokens=10, overflow="both_ends").render(view),
+    )
     assert (TOKENIZER.decode(list(newest.ids)), newest.truncated) == ("qbb", True)
     assert (TOKENIZER.decode(list(both.ids)), both.truncated) == ("qaaaaaa|bb", True)
     with pytest.raises(PromptOverflow, match="the question alone takes 11 tokens"):
@@ -112,10 +117,14 @@ def test_training_step_returns_a_loss_and_detached_metrics_and_changes_nothing()
     batch = collate(ROWS, pad_id=0, denominator=3.0)
     before = POLICY.lm_head.weight.clone()
     out = agent.training_step(batch)
-    assert out["loss"].requires_grad and not any(value.requires_grad for name, value in out.items() if name != "loss")
+    assert out["loss"].requires_grad and not any(
+        value.requires_grad for name, value in out.items() if name != "loss"
+    )
     assert {"tokens", "entropy", "ratio", "mismatch"} <= out.keys() and out["tokens"] == 3
     assert torch.equal(POLICY.lm_head.weight, before) and POLICY.lm_head.weight.grad is None
-    expected = agent.objective(agent(batch), batch.old_logp, batch.advantage, batch.response_mask, denominator=3.0)
+    expected = agent.objective(
+        agent(batch), batch.old_logp, batch.advantage, batch.response_mask, denominator=3.0
+    )
     torch.testing.assert_close(out["loss"], expected.loss)
 
 
@@ -128,7 +137,9 @@ def test_entropy_keeps_no_graph_unless_the_loss_needs_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("drmas_pl.policy.token_entropy", entropy)
     for coefficient in (0.0, 0.1):
-        speaker(objective={"entropy_coef": coefficient}).training_step(collate(ROWS, pad_id=0, denominator=3.0))
+        speaker(objective={"entropy_coef": coefficient}).training_step(
+            collate(ROWS, pad_id=0, denominator=3.0)
+        )
     assert kept == [False, True]
 
 
@@ -146,7 +157,11 @@ def test_predict_step_answers_greedily() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Checkpoint folder of a worker group with one agent."""
-    settings = {"sampling": {"stop": ("x",), "max_new_tokens": 3}, "invalid_penalty": 0.5, "max_prompt_tokens": 9}
+    settings = {
+        "sampling": {"stop": ("x",), "max_new_tokens": 3},
+        "invalid_penalty": 0.5,
+        "max_prompt_tokens": 9,
+    }
     (group,) = make_groups(Fabric(accelerator="cpu", devices=1), names=["writer"], agent=settings).values()
     group.save(tmp_path / "groups" / "writer")
     group.agents["writer"].save(tmp_path / "agents" / "writer", model="../../groups/writer")
@@ -156,11 +171,18 @@ def folder(tmp_path: Path) -> Path:
 def test_an_agent_comes_back_from_its_folder_with_settings_and_policy(folder: Path) -> None:
     agent = Agent.load_from_checkpoint(folder)
     assert isinstance(agent, Speaker)
-    assert (agent.sampling, agent.invalid_penalty, agent.max_prompt_tokens) == (SamplingParams(stop=("x",), max_new_tokens=3), 0.5, 9)
+    assert (agent.sampling, agent.invalid_penalty, agent.max_prompt_tokens) == (
+        SamplingParams(stop=("x",), max_new_tokens=3),
+        0.5,
+        9,
+    )
     assert agent.template == Speaker.templates["full"]
     policy, _ = tiny_policy(seed=1, context_length=128)
     assert isinstance(agent.policy, nn.Module)
-    assert all(torch.equal(mine, saved) for mine, saved in zip(agent.policy.parameters(), policy.parameters(), strict=True))
+    assert all(
+        torch.equal(mine, saved)
+        for mine, saved in zip(agent.policy.parameters(), policy.parameters(), strict=True)
+    )
     assert agent.tokenizer.encode("né") == TOKENIZER.encode("né")
 
 
@@ -185,5 +207,7 @@ def test_another_class_is_refused_by_name(folder: Path) -> None:
     class Other(Agent):
         """Not what was saved."""
 
-    with pytest.raises(CheckpointError, match=r"holds a Speaker, not a Other; call Speaker.load_from_checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"holds a Speaker, not a Other; call Speaker.load_from_checkpoint"
+    ):
         Other.load_from_checkpoint(folder)

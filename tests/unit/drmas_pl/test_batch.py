@@ -44,7 +44,10 @@ def test_trainer_log_probs_replace_the_engine_s_where_given() -> None:
 
 
 def test_reference_log_probs_come_for_all_rows_or_none() -> None:
-    referenced = [replace(ROWS[0], ref_logp=(-1.0, -2.0)), replace(ROWS[1], ref_logp=(-1.0, -1.0, -1.0, -1.0))]
+    referenced = [
+        replace(ROWS[0], ref_logp=(-1.0, -2.0)),
+        replace(ROWS[1], ref_logp=(-1.0, -1.0, -1.0, -1.0)),
+    ]
     batch = collate(referenced, pad_id=0, denominator=1)
     assert batch.ref_logp is not None and batch.ref_logp.tolist()[0] == [-1.0, -2.0, 0.0, 0.0]
     with pytest.raises(BatchError, match="1 of 2 rows carry reference log-probs; all or none must"):
@@ -53,7 +56,9 @@ def test_reference_log_probs_come_for_all_rows_or_none() -> None:
 
 def test_moving_keeps_every_tensor() -> None:
     batch = collate(ROWS, pad_id=0, denominator=6).to("meta")
-    assert batch.input_ids.device.type == batch.advantage.device.type == batch.denominator.device.type == "meta"
+    assert (
+        batch.input_ids.device.type == batch.advantage.device.type == batch.denominator.device.type == "meta"
+    )
     assert batch.ref_logp is None
 
 
@@ -65,6 +70,7 @@ def test_no_rows_are_refused() -> None:
 @pytest.mark.parametrize(("ids", "logprobs"), [((), ()), ((1, 2), (-0.1,))])
 def test_ids_and_log_probs_must_match(ids: tuple[int, ...], logprobs: tuple[float, ...]) -> None:
     with pytest.raises(
-        BatchError, match=rf"agent 'a': {len(ids)} sampled ids and {len(logprobs)} log-probs; both must be equal and positive"
+        BatchError,
+        match=rf"agent 'a': {len(ids)} sampled ids and {len(logprobs)} log-probs; both must be equal and positive",
     ):
         collate([Row("a", (1,), ids, logprobs, 0.0)], pad_id=0, denominator=1)

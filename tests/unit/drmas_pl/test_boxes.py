@@ -25,7 +25,9 @@ def test_last_box_returns_the_content(text: str, content: str) -> None:
     assert box.content == content
 
 
-@pytest.mark.parametrize("text", [r"\boxed{1} then \boxed{", r"\boxed{1} then \boxed", r"\boxed{\{1}"[:-1], r"\boxed{\frac{1}{2}"])
+@pytest.mark.parametrize(
+    "text", [r"\boxed{1} then \boxed{", r"\boxed{1} then \boxed", r"\boxed{\{1}"[:-1], r"\boxed{\frac{1}{2}"]
+)
 def test_an_unfinished_last_box_has_no_content(text: str) -> None:
     box = last_box(text)
     assert box is not None

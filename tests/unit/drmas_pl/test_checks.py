@@ -40,7 +40,12 @@ class Ladder(TextEnv):
         top = len(self.rungs) == 4
         limit = not top and self.tries == 6
         return StepResult(
-            f"rung {len(self.rungs)}", float(top), terminated=top, truncated=limit, success=top, metrics={"tries": self.tries}
+            f"rung {len(self.rungs)}",
+            float(top),
+            terminated=top,
+            truncated=limit,
+            success=top,
+            metrics={"tries": self.tries},
         )
 
 
@@ -48,7 +53,10 @@ class TwoClimbers(Team):
     """A scout looks, a climber climbs; whatever the scout says is shown to the climber."""
 
     possible_agents: ClassVar[tuple[str, ...]] = ("scout", "climber")
-    grammars: ClassVar[Mapping[str, Grammar]] = {"scout": VerdictGrammar("verify", ("go", "stay")), "climber": ActionGrammar("answer")}
+    grammars: ClassVar[Mapping[str, Grammar]] = {
+        "scout": VerdictGrammar("verify", ("go", "stay")),
+        "climber": ActionGrammar("answer"),
+    }
 
     def begin(self) -> tuple[str, ...]:
         self.notes: list[str] = []
@@ -57,7 +65,9 @@ class TwoClimbers(Team):
     def play(self, agent: str, parsed: Parsed) -> Move:
         if agent == "scout":
             self.notes.append(parsed.verdict or "")
-            return Move(("climber",), records=(Record("scout", "note", f"{len(self.notes)} {parsed.verdict}"),))
+            return Move(
+                ("climber",), records=(Record("scout", "note", f"{len(self.notes)} {parsed.verdict}"),)
+            )
         return Move(("scout",), action="up" if self.notes[-1] == "go" else "")
 
 
@@ -251,23 +261,47 @@ class NoClone(Ladder):
         (NoText, "NoText: expected gymnasium's check_env to pass, got AssertionError"),
         (BareReset, "BareReset: expected gymnasium's check_env to pass"),
         (NoInfo, "NoInfo: expected gymnasium's check_env to pass"),
-        (Moody, "Moody.reset with the same seed and task: expected the observation 'question .*' again, got question"),
+        (
+            Moody,
+            "Moody.reset with the same seed and task: expected the observation 'question .*' again, got question",
+        ),
         (FourTuple, "FourTuple: expected gymnasium's check_env to pass"),
-        (Touchy, r"Touchy.step for unclosed tag text: expected an outcome, got KeyError: 'tag'; malformed text is not a fault"),
+        (
+            Touchy,
+            r"Touchy.step for unclosed tag text: expected an outcome, got KeyError: 'tag'; malformed text is not a fault",
+        ),
         (LateTouchy, "LateTouchy.step for digits text: expected an outcome, got ValueError"),
         (NumberObservation, "NumberObservation"),
         (NotANumber, "NotANumber"),
         (ZeroOrOne, "ZeroOrOne"),
         (InfoLess, "InfoLess"),
         (Unjudged, r"Unjudged.step for empty text: info\['success'\]: expected a bool, got None"),
-        (Boaster, "Boaster.step for empty text: success: expected only together with terminated, got success with terminated=False"),
-        (WordMetrics, r"WordMetrics.step.*: info\['metrics'\]: expected a mapping from names to finite numbers, got \{'note': 'well'\}"),
-        (Endless, "Endless: an episode: expected to end within 1000 steps; terminate or truncate it, got no end"),
+        (
+            Boaster,
+            "Boaster.step for empty text: success: expected only together with terminated, got success with terminated=False",
+        ),
+        (
+            WordMetrics,
+            r"WordMetrics.step.*: info\['metrics'\]: expected a mapping from names to finite numbers, got \{'note': 'well'\}",
+        ),
+        (
+            Endless,
+            "Endless: an episode: expected to end within 1000 steps; terminate or truncate it, got no end",
+        ),
         (Undead, r"Undead.step after the end: expected RuntimeError, got \('more'"),
-        (WrongOrderError, "WrongOrderError.step after the end: expected RuntimeError, got IndexError: pop from an empty list"),
-        (Shallow, "Shallow: playing the clone after step 0: step 0: expected no change from .*'rung 1'.*, got .*'rung"),
+        (
+            WrongOrderError,
+            "WrongOrderError.step after the end: expected RuntimeError, got IndexError: pop from an empty list",
+        ),
+        (
+            Shallow,
+            "Shallow: playing the clone after step 0: step 0: expected no change from .*'rung 1'.*, got .*'rung",
+        ),
         (GlobalState, "GlobalState: playing the clone after step 0: step 0"),
-        (CopiedLibrary, "CopiedLibrary.clone: library, declared as shared,: expected the same object, got a copy"),
+        (
+            CopiedLibrary,
+            "CopiedLibrary.clone: library, declared as shared,: expected the same object, got a copy",
+        ),
         (Misdeclared, "Misdeclared.shared: expected names of existing attributes, got retriever"),
         (NoClone, "NoClone.clone: expected a method; tree sampling stands on it, got none"),
     ],
@@ -278,7 +312,9 @@ def test_a_broken_environment_is_told_what_is_wrong(kind: type[Ladder], message:
 
 
 def test_an_outcome_that_changes_between_plays_is_noticed() -> None:
-    with pytest.raises(CheckFailed, match=r"Dice: (expected gymnasium|the same seed, task and actions, played again)"):
+    with pytest.raises(
+        CheckFailed, match=r"Dice: (expected gymnasium|the same seed, task and actions, played again)"
+    ):
         check_env(Dice(), actions=("up",))
 
 
@@ -356,7 +392,10 @@ class Loose(TwoClimbers):
     [
         (Nameless, r"Nameless.possible_agents: expected a tuple of different names, got \(\)"),
         (Doubled, "Doubled.possible_agents: expected a tuple of different names"),
-        (Speechless, r"Speechless.grammars: expected one grammar for each of \['scout', 'climber'\], got \['scout'\]"),
+        (
+            Speechless,
+            r"Speechless.grammars: expected one grammar for each of \['scout', 'climber'\], got \['scout'\]",
+        ),
         (NoParser, r"NoParser.grammars\['scout'\]: expected an object with a parse method, got grammar"),
         (Stranger, r"Stranger.agent_selection: expected one of \['scout', 'climber'\], got stranger"),
         (Mute, r"Mute: info\['agent'\]: expected agent_selection, 'scout', got climber"),
@@ -369,7 +408,10 @@ class Loose(TwoClimbers):
         (LocalWords, r"LocalWords.*: info\['local_reward'\]: expected a finite float, got much"),
         (Chatty, "Chatty: an episode: expected to end within 1000 steps"),
         (Forgetful, "Forgetful: playing the .* after step"),
-        (Loose, "Loose: playing the clone after step 0: expected no effect, got Loose.step: .*Ladder.step called after the end"),
+        (
+            Loose,
+            "Loose: playing the clone after step 0: expected no effect, got Loose.step: .*Ladder.step called after the end",
+        ),
     ],
 )
 def test_a_broken_team_is_told_what_is_wrong(kind: type[TwoClimbers], message: str) -> None:

@@ -59,8 +59,13 @@ def test_a_value_knows_what_was_said_before_its_token_and_nothing_of_the_token(c
 
 
 def test_gradients_are_those_of_single_rows(critic: ValueModel) -> None:
-    together = torch.autograd.grad(response_values(critic, collate(ROWS, pad_id=200, denominator=1.0)).square().sum(), critic.parameters())
-    separate = torch.autograd.grad(sum(plain(critic, single).square().sum() for single in ROWS), critic.parameters())
+    together = torch.autograd.grad(
+        response_values(critic, collate(ROWS, pad_id=200, denominator=1.0)).square().sum(),
+        critic.parameters(),
+    )
+    separate = torch.autograd.grad(
+        sum(plain(critic, single).square().sum() for single in ROWS), critic.parameters()
+    )
     for one, other in zip(together, separate, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -75,7 +80,9 @@ def test_first_values_are_zero_and_the_head_learns_at_once() -> None:
 
 def test_the_backbone_is_the_models_own_and_the_output_layer_is_gone(critic: ValueModel) -> None:
     names = [name for name, _ in critic.named_parameters()]
-    assert {"weight", "bias", "backbone.embed_tokens.weight"} < set(names) and not [name for name in names if "lm_head" in name]
+    assert {"weight", "bias", "backbone.embed_tokens.weight"} < set(names) and not [
+        name for name in names if "lm_head" in name
+    ]
 
 
 def test_values_are_float32_whatever_the_backbone_computes_in(critic: ValueModel) -> None:
@@ -92,21 +99,32 @@ def test_values_are_float32_whatever_the_backbone_computes_in(critic: ValueModel
 @pytest.mark.parametrize("broken", ["no output layer", "no backbone"])
 def test_what_has_no_backbone_or_output_layer_is_no_critic(broken: str) -> None:
     layer = nn.Linear(2, 2)
-    model: Any = SimpleNamespace(get_output_embeddings=lambda: None if broken == "no output layer" else layer, base_model=layer)
+    model: Any = SimpleNamespace(
+        get_output_embeddings=lambda: None if broken == "no output layer" else layer, base_model=layer
+    )
     if broken == "no backbone":
         model.base_model = model
-    with pytest.raises(ConfigError, match="SimpleNamespace cannot be a critic; use a causal language model with a backbone"):
+    with pytest.raises(
+        ConfigError, match="SimpleNamespace cannot be a critic; use a causal language model with a backbone"
+    ):
         ValueModel(model)
 
 
 def test_a_row_needs_one_value_and_one_return_per_token() -> None:
-    with pytest.raises(BatchError, match=r"agent 'writer': 4 sampled ids, 4 values and 3 returns; all must be equal"):
+    with pytest.raises(
+        BatchError, match=r"agent 'writer': 4 sampled ids, 4 values and 3 returns; all must be equal"
+    ):
         ValueRow(ROWS[0], (0.0,) * 4, (0.0,) * 3)
 
 
 def test_numbers_per_token_are_padded_with_zeros() -> None:
-    lines = [ValueRow(line, (1.0,) * len(line.response_ids), tuple(map(float, line.response_ids))) for line in ROWS]
+    lines = [
+        ValueRow(line, (1.0,) * len(line.response_ids), tuple(map(float, line.response_ids))) for line in ROWS
+    ]
     batch = collate_values(lines, pad_id=0, denominator=7)
     assert batch.values.tolist() == [[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
     assert batch.returns.tolist() == [[6, 7, 8, 9], [11, 0, 0, 0], [4, END, 0, 0]]
-    assert batch.tokens.response_mask.tolist() == (batch.returns > 0).tolist() and float(batch.tokens.denominator) == 7
+    assert (
+        batch.tokens.response_mask.tolist() == (batch.returns > 0).tolist()
+        and float(batch.tokens.denominator) == 7
+    )

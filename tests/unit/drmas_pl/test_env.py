@@ -32,8 +32,12 @@ class Diary(TextEnv):
     def act(self, action: str) -> StepResult:
         self.pages.append(action)
         if action == "win":
-            return StepResult("well done", 1, terminated=True, success=True, metrics={"pages": len(self.pages)})
-        return StepResult("noted", 0.5, truncated=len(self.pages) == 5 or action == "lie", success=action == "lie")
+            return StepResult(
+                "well done", 1, terminated=True, success=True, metrics={"pages": len(self.pages)}
+            )
+        return StepResult(
+            "noted", 0.5, truncated=len(self.pages) == 5 or action == "lie", success=action == "lie"
+        )
 
 
 def test_an_episode_has_gymnasium_s_shape() -> None:
@@ -63,7 +67,9 @@ def test_without_any_task_it_says_how_to_give_one() -> None:
 
 def test_playing_outside_an_episode_is_refused() -> None:
     env = Diary(TASKS)
-    with pytest.raises(RuntimeError, match=r"Diary\.step called after the end of an episode; call reset first"):
+    with pytest.raises(
+        RuntimeError, match=r"Diary\.step called after the end of an episode; call reset first"
+    ):
         env.step("too early")
     env.reset(seed=0)
     env.step("win")
@@ -90,7 +96,9 @@ def test_clones_part_ways_but_share_what_is_heavy() -> None:
     assert (env.pages, twin.pages) == (["one", "win"], ["one", "two"])
     assert twin.step("three")[0] == "noted", "the end of the original does not end the clone"
     assert twin.library is env.library and twin.tasks is env.tasks and twin.task is env.task
-    assert twin.index is not env.index and twin.index["library"] is env.library, "also where it hangs inside other state"
+    assert twin.index is not env.index and twin.index["library"] is env.library, (
+        "also where it hangs inside other state"
+    )
     assert twin.np_random is not env.np_random
     assert twin.np_random.integers(1000) == env.np_random.integers(1000)
 

@@ -75,7 +75,9 @@ def test_embedded_models_are_found_in_the_package(folder: Path, tmp_path: Path) 
 
 
 def test_an_unknown_dtype_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"dtype must be one of \['bfloat16', 'float16', 'float32'\], got 'fp8'"):
+    with pytest.raises(
+        ConfigError, match=r"dtype must be one of \['bfloat16', 'float16', 'float32'\], got 'fp8'"
+    ):
         load_model("random:llama-tiny", dtype="fp8")
 
 
@@ -87,7 +89,9 @@ def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     tiny_policy()[0].save_pretrained(tmp_path)
     tiny_policy(["<a>", "<b>"])[1].save_pretrained(str(tmp_path))
-    with pytest.raises(ConfigError, match="has 263 entries but its model only 261 embeddings; they do not belong together"):
+    with pytest.raises(
+        ConfigError, match="has 263 entries but its model only 261 embeddings; they do not belong together"
+    ):
         load_model(str(tmp_path))
 
 
@@ -114,13 +118,17 @@ def test_without_the_hub_one_line_says_what_to_do(path: str) -> None:
     with pytest.raises(ConfigError) as found:
         load_model(path)
     assert "\n" not in str(found.value) and "http" not in str(found.value)
-    assert "did not deliver it; give the folder of a model, or use one that needs no download, such as embedded:tiny-search" in str(
-        found.value
+    assert (
+        "did not deliver it; give the folder of a model, or use one that needs no download, such as embedded:tiny-search"
+        in str(found.value)
     )
 
 
 def test_smollm2_prefers_the_hub_s_cache_then_the_package(folder: Path) -> None:
-    with patch.object(models, "snapshot_download", return_value=str(folder)) as download, patch.object(smollm2, "converted") as converted:
+    with (
+        patch.object(models, "snapshot_download", return_value=str(folder)) as download,
+        patch.object(smollm2, "converted") as converted,
+    ):
         assert resolve("smollm2-135m") == folder
     assert download.call_args.kwargs["local_files_only"] and not converted.called
     with patch.object(smollm2, "converted", return_value=folder):
@@ -137,7 +145,9 @@ def test_a_saved_random_model_is_an_ordinary_folder(tmp_path: Path) -> None:
     for part in load_model("random:llama-tiny"):
         part.save_pretrained(str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
-    assert load_model(str(tmp_path))[0].num_parameters() == load_model("random:llama-tiny")[0].num_parameters()
+    assert (
+        load_model(str(tmp_path))[0].num_parameters() == load_model("random:llama-tiny")[0].num_parameters()
+    )
 
 
 def test_rewriting_the_file_does_not_change_a_loaded_model(tmp_path: Path) -> None:

@@ -18,9 +18,13 @@ FULL = {"entropy_coef": 0.1, "kl_coef": 0.2, "correction": "token"}
 TOKEN_COLUMNS = ("logp", "old_logp", "mask", "entropy", "ref_logp", "engine_logp")
 
 
-def batch(rows: int = 8, tokens: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Tensor]:
+def batch(
+    rows: int = 8, tokens: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    b = {name: 0.5 * torch.randn(rows, tokens, generator=generator, dtype=dtype) - 1 for name in TOKEN_COLUMNS}
+    b = {
+        name: 0.5 * torch.randn(rows, tokens, generator=generator, dtype=dtype) - 1 for name in TOKEN_COLUMNS
+    }
     b["mask"] = torch.rand(rows, tokens, generator=generator) < 0.7
     b["mask"][2] = False
     b["entropy"] = b["entropy"].abs()
@@ -28,7 +32,9 @@ def batch(rows: int = 8, tokens: int = 6, dtype: torch.dtype = torch.float64, se
     return b
 
 
-def run(objective: PolicyObjective, b: dict[str, Tensor], rows: Any = slice(None), **options: Any) -> ObjectiveOutput:
+def run(
+    objective: PolicyObjective, b: dict[str, Tensor], rows: Any = slice(None), **options: Any
+) -> ObjectiveOutput:
     part = {name: column[rows] for name, column in b.items()}
     positional = [part.pop(name) for name in ("logp", "old_logp", "advantage", "mask")]
     options.setdefault("denominator", objective.denominator(b["mask"], weight=b.get("weight")))
@@ -45,7 +51,9 @@ AXES = list(itertools.product(get_args(RatioLevel), get_args(Surrogate), get_arg
 
 
 @pytest.mark.parametrize(("ratio", "surrogate", "aggregation"), AXES)
-def test_micro_batches_add_up_in_loss_gradient_and_metrics(ratio: str, surrogate: str, aggregation: str) -> None:
+def test_micro_batches_add_up_in_loss_gradient_and_metrics(
+    ratio: str, surrogate: str, aggregation: str
+) -> None:
     objective = build(ratio=ratio, surrogate=surrogate, aggregation=aggregation, **FULL)
     b = batch() | {"weight": torch.tensor([1.0, 2, 1, 3, 1, 1, 2, 1], dtype=torch.float64)}
     results = []
@@ -53,7 +61,13 @@ def test_micro_batches_add_up_in_loss_gradient_and_metrics(ratio: str, surrogate
         leaf = b["logp"].clone().requires_grad_()
         outputs = [run(objective, b | {"logp": leaf}, rows) for rows in split]
         torch.stack([output.loss for output in outputs]).sum().backward()
-        results.append((sum(output.loss.item() for output in outputs), leaf.grad, merge_metrics(o.metrics for o in outputs)))
+        results.append(
+            (
+                sum(output.loss.item() for output in outputs),
+                leaf.grad,
+                merge_metrics(o.metrics for o in outputs),
+            )
+        )
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-12)
     torch.testing.assert_close(results[0][1], results[1][1])
     assert mean_metrics(results[0][2]) == pytest.approx(mean_metrics(results[1][2]), rel=1e-5)
@@ -110,7 +124,9 @@ def test_gradcheck_of_the_whole_loss(ratio: str, surrogate: str) -> None:
     assert torch.autograd.gradcheck(lambda x, h: run(objective, b | {"logp": x, "entropy": h}).loss, leaves)
 
 
-@pytest.mark.parametrize(("surrogate", "clip"), [("clipped", {}), ("cispo", {"clip_low": 1.0, "clip_high": 5.0})])
+@pytest.mark.parametrize(
+    ("surrogate", "clip"), [("clipped", {}), ("cispo", {"clip_low": 1.0, "clip_high": 5.0})]
+)
 def test_on_policy_gradient_is_the_policy_gradient(surrogate: str, clip: dict[str, float]) -> None:
     b = batch()
     grads = []
@@ -123,7 +139,9 @@ def test_on_policy_gradient_is_the_policy_gradient(surrogate: str, clip: dict[st
 
 def test_terms_add_up_by_hand() -> None:
     b = batch()
-    objective = build(entropy_coef=0.1, kl_coef=0.2, kl_estimator="k2", correction="token_mask", correction_cap=1.5)
+    objective = build(
+        entropy_coef=0.1, kl_coef=0.2, kl_estimator="k2", correction="token_mask", correction_cap=1.5
+    )
     denominator = objective.denominator(b["mask"])
     assert denominator == b["mask"].sum()
 
@@ -140,7 +158,14 @@ def test_terms_add_up_by_hand() -> None:
     torch.testing.assert_close(run(objective, b).loss, expected)
 
 
-BASE = {"entropy_coef": 0.1, "kl_coef": 0.2, "correction": "token", "kl_estimator": "k3", "clip_low": 0.1, "clip_high": 0.1}
+BASE = {
+    "entropy_coef": 0.1,
+    "kl_coef": 0.2,
+    "correction": "token",
+    "kl_estimator": "k3",
+    "clip_low": 0.1,
+    "clip_high": 0.1,
+}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +194,9 @@ def test_every_setting_changes_the_loss(change: dict[str, Any]) -> None:
     b = batch(rows=40, seed=1)
     b["logp"] = b["logp"] * 3
     base = BASE if "dual_clip" not in change else BASE | {"dual_clip": 1.5}
-    assert run(PolicyObjective(**base), b).loss.item() != pytest.approx(run(PolicyObjective(**base | change), b).loss.item(), rel=1e-6)
+    assert run(PolicyObjective(**base), b).loss.item() != pytest.approx(
+        run(PolicyObjective(**base | change), b).loss.item(), rel=1e-6
+    )
 
 
 def test_fixed_length_is_the_divisor() -> None:
@@ -229,8 +256,12 @@ def test_metrics_are_detached_and_describe_the_batch() -> None:
     assert means["tokens"] == mask.sum() and means["rows"] == mask.any(-1).sum()
     assert means["entropy"] == pytest.approx(b["entropy"][mask].mean().item(), rel=1e-5)
     assert means["kl"] == pytest.approx(kl_estimate(b["logp"], b["ref_logp"])[mask].mean().item(), rel=1e-5)
-    assert means["mismatch"] == pytest.approx((b["old_logp"] - b["engine_logp"])[mask].abs().mean().item(), rel=1e-5)
-    assert means["mismatch_max"] == pytest.approx((b["old_logp"] - b["engine_logp"])[mask].abs().max().item(), rel=1e-5)
+    assert means["mismatch"] == pytest.approx(
+        (b["old_logp"] - b["engine_logp"])[mask].abs().mean().item(), rel=1e-5
+    )
+    assert means["mismatch_max"] == pytest.approx(
+        (b["old_logp"] - b["engine_logp"])[mask].abs().max().item(), rel=1e-5
+    )
     expected = importance_weights(b["old_logp"], b["engine_logp"], mask)[mask].mean().item()
     assert means["correction"] == pytest.approx(expected, rel=1e-5)
     assert 0 < means["engine_effective_share"] <= 1
@@ -274,7 +305,10 @@ def test_settings_are_frozen() -> None:
         ({"entropy_coef": -1}, r"entropy_coef must be in \[0.0, inf\], got -1"),
         ({"kl_coef": float("nan")}, r"kl_coef must be in \[0.0, inf\], got nan"),
         ({"dual_clip": 1.0}, "dual_clip must be above 1 or None, got 1.0; 3 is the usual bound"),
-        ({"aggregation": "fixed-length"}, "fixed_length belongs to aggregation='fixed-length' and is required there"),
+        (
+            {"aggregation": "fixed-length"},
+            "fixed_length belongs to aggregation='fixed-length' and is required there",
+        ),
         ({"fixed_length": 5}, "got aggregation='token-mean' with fixed_length=5; set both or neither"),
         ({"aggregation": "fixed-length", "fixed_length": 0}, "fixed_length must be at least 1, got 0"),
     ],
@@ -287,9 +321,17 @@ def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "missing", "message"),
     [
-        ({"entropy_coef": 0.1}, "entropy", r"entropy_coef=0.1 needs entropy of shape \(8, 6\), got None; pass entropy="),
+        (
+            {"entropy_coef": 0.1},
+            "entropy",
+            r"entropy_coef=0.1 needs entropy of shape \(8, 6\), got None; pass entropy=",
+        ),
         ({"kl_coef": 0.2}, "ref_logp", r"kl_coef=0.2 needs ref_logp of shape \(8, 6\), got None"),
-        ({"correction": "token"}, "engine_logp", r"correction=token needs engine_logp of shape \(8, 6\), got None"),
+        (
+            {"correction": "token"},
+            "engine_logp",
+            r"correction=token needs engine_logp of shape \(8, 6\), got None",
+        ),
     ],
 )
 def test_needed_tensors_are_asked_for(settings: dict[str, Any], missing: str, message: str) -> None:

@@ -26,7 +26,9 @@ def test_linear_decay_reaches_zero_after_the_last_step() -> None:
 
 
 def test_cosine_decay_follows_the_half_wave() -> None:
-    assert factors(4, schedule="cosine") == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)])
+    assert factors(4, schedule="cosine") == pytest.approx(
+        [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
+    )
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
@@ -44,7 +46,9 @@ def test_steps_beyond_the_planned_ones_do_not_learn(schedule: str) -> None:
 def test_every_setting_reaches_adamw_and_fixed_parameters_do_not() -> None:
     layer = nn.Linear(2, 2)
     layer.bias.requires_grad_(False)
-    optimizer = build_optimizer(layer.parameters(), OptimizerSettings(lr=0.5, betas=(0.1, 0.2), eps=0.3, weight_decay=0.4))
+    optimizer = build_optimizer(
+        layer.parameters(), OptimizerSettings(lr=0.5, betas=(0.1, 0.2), eps=0.3, weight_decay=0.4)
+    )
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.AdamW)
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.1, 0.2), 0.3, 0.4)
@@ -78,7 +82,9 @@ def test_state_is_kept_by_name_and_goes_back_to_its_parameter() -> None:
     def module(names: str) -> nn.Module:
         made = nn.Module()
         for name in names:
-            made.register_parameter(name, nn.Parameter(torch.full((2,), float(ord(name))), requires_grad=name != "f"))
+            made.register_parameter(
+                name, nn.Parameter(torch.full((2,), float(ord(name))), requires_grad=name != "f")
+            )
         return made
 
     first, second = module("afb"), module("bfa")
@@ -89,12 +95,16 @@ def test_state_is_kept_by_name_and_goes_back_to_its_parameter() -> None:
     assert set(saved) == {"a", "b"} and saved["b"]["exp_avg"].tolist() == pytest.approx([0.3, 0.3])
     load_named_state(second, other, saved)
     assert torch.equal(named_state(second, other)["b"]["exp_avg"], saved["b"]["exp_avg"])
-    with pytest.raises(ValueError, match=r"optimizer state is for other parameters, for example \['a', 'b', 'c'\]"):
+    with pytest.raises(
+        ValueError, match=r"optimizer state is for other parameters, for example \['a', 'b', 'c'\]"
+    ):
         load_named_state(module("c"), build_optimizer(module("c").parameters(), OptimizerSettings()), saved)
     load_named_state(second, other, {})
 
 
-def test_large_models_take_fused_steps_that_are_the_same_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_take_fused_steps_that_are_the_same_up_to_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     layers = []
     for least in (10**9, 1):
         monkeypatch.setattr("drmas_pl.optim._MIN_FUSED", least)

@@ -9,12 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drmas_pl.parsing import ActionGrammar, BoxedGrammar, FinishReason, Grammar, Parsed, VerdictGrammar, visible
+from drmas_pl.parsing import (
+    ActionGrammar,
+    BoxedGrammar,
+    FinishReason,
+    Grammar,
+    Parsed,
+    VerdictGrammar,
+    visible,
+)
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "behaviour.json").read_text())["parsing"]
 VERIFIER = VerdictGrammar("verify", ("approve", "reject"))
-GRAMMARS: dict[str, Grammar] = {"answer": ActionGrammar("answer"), "search": ActionGrammar("search"), "verifier": VERIFIER}
-FRAGMENTS = [f"<{slash}{tag}>" for tag in ("think", "answer", "search", "verify", "information") for slash in ("", "/")]
+GRAMMARS: dict[str, Grammar] = {
+    "answer": ActionGrammar("answer"),
+    "search": ActionGrammar("search"),
+    "verifier": VERIFIER,
+}
+FRAGMENTS = [
+    f"<{slash}{tag}>" for tag in ("think", "answer", "search", "verify", "information") for slash in ("", "/")
+]
 TEXTS = st.lists(st.sampled_from([*FRAGMENTS, "x", "approve", " ", "<", "\n"]), max_size=12).map("".join)
 
 
@@ -54,17 +68,26 @@ def test_shared_cases(case: dict) -> None:
     ],
 )
 def test_malformed_actions_say_why(text: str, reason: str) -> None:
-    assert ActionGrammar("answer").parse(text) == Parsed("malformed", reason=reason, flags=ActionGrammar("answer").parse(text).flags)
+    assert ActionGrammar("answer").parse(text) == Parsed(
+        "malformed", reason=reason, flags=ActionGrammar("answer").parse(text).flags
+    )
 
 
-@pytest.mark.parametrize("text", ["", "<think>a", "<think>a</think>", "<answer>Li", "<information>x", "<sear", "<think>a</think><ans"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "<think>a", "<think>a</think>", "<answer>Li", "<information>x", "<sear", "<think>a</think><ans"],
+)
 @pytest.mark.parametrize("finish", ["length", "abort"])
-def test_a_response_that_could_still_become_valid_is_truncated_when_cut(text: str, finish: FinishReason) -> None:
+def test_a_response_that_could_still_become_valid_is_truncated_when_cut(
+    text: str, finish: FinishReason
+) -> None:
     assert ActionGrammar("answer").parse(text, finish).status == "truncated"
     assert ActionGrammar("answer").parse(text, "stop").status == "malformed"
 
 
-@pytest.mark.parametrize("text", ["<answer>a</answer><answer>b", "<search>a", "</answer>", "<answer> </answer>"])
+@pytest.mark.parametrize(
+    "text", ["<answer>a</answer><answer>b", "<search>a", "</answer>", "<answer> </answer>"]
+)
 def test_a_response_that_is_beyond_repair_is_malformed_even_when_cut(text: str) -> None:
     assert ActionGrammar("answer").parse(text, "length").status == "malformed"
 
@@ -85,14 +108,21 @@ def test_forbid_cjk_rejects_what_is_accepted_by_default() -> None:
     assert ActionGrammar("answer", forbid_cjk=True).parse(text).reason == "forbidden CJK characters"
     verdict = "好 <verify>approve</verify>"
     assert VERIFIER.parse(verdict).verdict == "approve"
-    assert VerdictGrammar("verify", ("approve", "reject"), forbid_cjk=True).parse(verdict).status == "malformed"
+    assert (
+        VerdictGrammar("verify", ("approve", "reject"), forbid_cjk=True).parse(verdict).status == "malformed"
+    )
 
 
 def test_think_opened_continues_a_part_that_the_prompt_began() -> None:
     text = "a <answer>b</answer> </think><answer>c</answer>"
     assert ActionGrammar("answer", think_opened=True).parse(text).action == "c"
     assert ActionGrammar("answer").parse(text).status == "malformed"
-    assert VerdictGrammar("verify", ("yes", "no"), think_opened=True).parse("hm</think><verify>no</verify>").verdict == "no"
+    assert (
+        VerdictGrammar("verify", ("yes", "no"), think_opened=True)
+        .parse("hm</think><verify>no</verify>")
+        .verdict
+        == "no"
+    )
     assert BoxedGrammar(think_opened=True).parse(r"\boxed{1}</think>So \boxed{2}").action == r"So \boxed{2}"
     assert BoxedGrammar(think_opened=True).parse(r"\boxed{1}").status == "malformed"
 
@@ -141,7 +171,10 @@ def test_boxed_solutions(text: str, finish: FinishReason, status: str, reason: s
 
 
 def test_a_boxed_solution_shows_everything_but_thoughts() -> None:
-    assert BoxedGrammar().parse("<think>2+2</think>\nTwo and two.\n\\boxed{4}\n").action == "Two and two.\n\\boxed{4}"
+    assert (
+        BoxedGrammar().parse("<think>2+2</think>\nTwo and two.\n\\boxed{4}\n").action
+        == "Two and two.\n\\boxed{4}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +223,9 @@ def test_a_cut_response_is_never_malformed_if_its_whole_is_valid(text: str) -> N
     grammar = ActionGrammar("answer")
     whole = text + "<answer>x</answer>"
     if grammar.parse(whole).valid:
-        assert all(grammar.parse(whole[:cut], "length").status in ("truncated", "valid") for cut in range(len(whole)))
+        assert all(
+            grammar.parse(whole[:cut], "length").status in ("truncated", "valid") for cut in range(len(whole))
+        )
 
 
 @given(st.text(alphabet=string.printable))

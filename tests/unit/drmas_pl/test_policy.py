@@ -25,13 +25,17 @@ def plain(single: Row, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of one row by a forward over all of its logits, without padding."""
     logits = POLICY(torch.tensor([single.prompt_ids + single.response_ids])).logits[0] / temperature
     logp = torch.log_softmax(logits[len(single.prompt_ids) - 1 : -1], dim=-1)
-    return logp[torch.arange(len(single.response_ids)), list(single.response_ids)], -(logp.exp() * logp).sum(-1)
+    return logp[torch.arange(len(single.response_ids)), list(single.response_ids)], -(logp.exp() * logp).sum(
+        -1
+    )
 
 
 @pytest.mark.parametrize("pad_id", [TOKENIZER.pad_token_id, END], ids=["pad", "pad is end"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_padded_rows_score_like_single_ones(pad_id: int, temperature: float) -> None:
-    out = response_logprobs(POLICY, collate(ROWS, pad_id=pad_id, denominator=1.0), temperature=temperature, entropy="gradient")
+    out = response_logprobs(
+        POLICY, collate(ROWS, pad_id=pad_id, denominator=1.0), temperature=temperature, entropy="gradient"
+    )
     assert out.entropy is not None
     for single, logp, entropy in zip(ROWS, out.logp, out.entropy, strict=True):
         length = len(single.response_ids)
@@ -43,7 +47,9 @@ def test_padded_rows_score_like_single_ones(pad_id: int, temperature: float) -> 
 
 def test_entropy_is_computed_on_request_only_and_its_value_alone_has_no_gradient() -> None:
     batch = collate(ROWS, pad_id=0, denominator=1.0)
-    value, gradient = (response_logprobs(POLICY, batch, entropy=mode).entropy for mode in ("value", "gradient"))
+    value, gradient = (
+        response_logprobs(POLICY, batch, entropy=mode).entropy for mode in ("value", "gradient")
+    )
     assert response_logprobs(POLICY, batch).entropy is None
     assert value is not None and gradient is not None and torch.equal(value, gradient)
     assert gradient.requires_grad and not value.requires_grad

@@ -43,12 +43,15 @@ def test_braces_that_are_no_field_stay() -> None:
 
 def test_an_unknown_field_is_named_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match=r"template field \{questoin\} is unknown; use one of \['history', 'question', 'turn', 'turns_left'\]"
+        ValueError,
+        match=r"template field \{questoin\} is unknown; use one of \['history', 'question', 'turn', 'turns_left'\]",
     ):
         Template("{questoin}")
     with pytest.raises(ValueError, match=r"\{nope\} is unknown"):
         Template("x", system="{nope}")
-    with pytest.raises(ValueError, match=r"\{question\} is unknown; use one of \['author', 'number', 'text'\]"):
+    with pytest.raises(
+        ValueError, match=r"\{question\} is unknown; use one of \['author', 'number', 'text'\]"
+    ):
         Template("x", records={"query": "{question}"})
 
 
@@ -65,7 +68,12 @@ def test_records_are_formatted_and_numbered_by_kind() -> None:
         separator=" ; ",
         chat=False,
     )
-    history = (Record("s", "query", "a"), Record("env", "information", "b"), Record("x", "secret", "c"), Record("s", "query", "d"))
+    history = (
+        Record("s", "query", "a"),
+        Record("env", "information", "b"),
+        Record("x", "secret", "c"),
+        Record("s", "query", "d"),
+    )
     assert template.text(View("q", history)) == "s asks 1: a ; found 1: b ; s asks 2: d"
 
 
@@ -83,7 +91,10 @@ def test_a_plain_template_puts_the_system_text_in_front() -> None:
 def test_a_chat_goes_through_the_tokenizer_s_template() -> None:
     text = Template("{question}", system="be brief").text(View("q"), TOKENIZER)
     assert text == "<|system|>be brief<|end|><|user|>q<|end|><|assistant|>"
-    assert Template("{question}", chat_options={"add_generation_prompt": False}).text(View("q"), TOKENIZER) == "<|user|>q<|end|>"
+    assert (
+        Template("{question}", chat_options={"add_generation_prompt": False}).text(View("q"), TOKENIZER)
+        == "<|user|>q<|end|>"
+    )
 
 
 def test_a_chat_without_a_chat_template_says_what_to_choose() -> None:
@@ -120,7 +131,8 @@ def test_the_oldest_records_are_dropped_first(budget: int, kept: int) -> None:
 
 def test_a_question_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(
-        PromptOverflow, match=r"the question alone takes 21 tokens but max_prompt_tokens is 20; raise it or drop overlong tasks"
+        PromptOverflow,
+        match=r"the question alone takes 21 tokens but max_prompt_tokens is 20; raise it or drop overlong tasks",
     ):
         PLAIN.render(View("x" * 20, HISTORY), TOKENIZER, max_tokens=20)
 

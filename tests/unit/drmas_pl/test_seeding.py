@@ -9,9 +9,13 @@ from drmas_pl.seeding import derive_seed
 
 
 def test_the_value_never_changes() -> None:
-    assert derive_seed(0, "train", 3, "q17", 0, "solver", 1) == derive_seed(0, "train", 3, "q17", 0, "solver", 1)
+    assert derive_seed(0, "train", 3, "q17", 0, "solver", 1) == derive_seed(
+        0, "train", 3, "q17", 0, "solver", 1
+    )
     code = "from drmas_pl.seeding import derive_seed; print(derive_seed(0, 'train', 3, 'q17', 0))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "77"})
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "77"}
+    )
     assert int(other.stdout) == derive_seed(0, "train", 3, "q17", 0)
 
 

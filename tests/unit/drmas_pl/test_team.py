@@ -59,7 +59,11 @@ class Pair(Team):
     def play(self, agent: str, parsed: Parsed) -> Move:
         if agent == "writer":
             self.proposal = parsed.action
-            return Move(records=(Record("writer", "proposal", parsed.action),), local_reward=0.25, metrics={"length": len(parsed.action)})
+            return Move(
+                records=(Record("writer", "proposal", parsed.action),),
+                local_reward=0.25,
+                metrics={"length": len(parsed.action)},
+            )
         if agent == "judge":
             return Move(records=(Record("judge", "verdict", parsed.verdict or ""),))
         if parsed.verdict == "no":
@@ -90,7 +94,12 @@ def test_reset_names_the_first_speaker_and_starts_afresh() -> None:
     assert team.agent_selection is None
     for _ in range(2):
         question, info = team.reset(seed=0)
-        assert (question, info["agent"], team.agent_selection, info["task_id"]) == ("what?", "writer", "writer", "t")
+        assert (question, info["agent"], team.agent_selection, info["task_id"]) == (
+            "what?",
+            "writer",
+            "writer",
+            "t",
+        )
         assert (team.turn, team.history) == (0, [])
         speak(team, *ROUND, ROUND[0])
 
@@ -145,7 +154,9 @@ def test_turns_left_is_unknown_without_a_declared_limit() -> None:
 
 
 def test_an_unknown_agent_sees_nothing() -> None:
-    with pytest.raises(ValueError, match=r"unknown agent 'nobody'; this team has \['writer', 'judge', 'boss'\]"):
+    with pytest.raises(
+        ValueError, match=r"unknown agent 'nobody'; this team has \['writer', 'judge', 'boss'\]"
+    ):
         start().observe("nobody")
 
 
@@ -191,7 +202,9 @@ def test_naming_nobody_is_the_author_s_fault() -> None:
 
     team = Silent(Exam())
     team.reset(seed=0)
-    with pytest.raises(RuntimeError, match=r"Silent\.play named nobody to speak after 'writer' although the episode goes on"):
+    with pytest.raises(
+        RuntimeError, match=r"Silent\.play named nobody to speak after 'writer' although the episode goes on"
+    ):
         team.step(ROUND[0])
 
 

@@ -17,7 +17,9 @@ from drmas_pl.testing import check_engine, tiny_policy, tiny_tokenizer
 from drmas_pl.types import Completion, GenerationRequest
 
 
-@pytest.mark.parametrize("text", ["", "plain", " leading", "né 語 🎲 \u200b", "<answer>x</answer>", "<|end|>", "a\n\n b\t"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", " leading", "né 語 🎲 \u200b", "<answer>x</answer>", "<|end|>", "a\n\n b\t"]
+)
 def test_the_tokenizer_loses_nothing(text: str) -> None:
     tokenizer = tiny_tokenizer(["<answer>"])
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -51,14 +53,20 @@ def test_the_policy_is_as_large_as_asked_and_quick() -> None:
     start = time.perf_counter()
     policy, tokenizer = tiny_policy(["<x>"], context_length=77, hidden_size=48, layers=3)
     assert time.perf_counter() - start < 0.5
-    assert (policy.config.max_position_embeddings, policy.config.hidden_size, len(policy.model.layers)) == (77, 48, 3)
+    assert (policy.config.max_position_embeddings, policy.config.hidden_size, len(policy.model.layers)) == (
+        77,
+        48,
+        3,
+    )
     assert policy.get_input_embeddings().num_embeddings == len(tokenizer)
 
 
 class Broken(Engine):
     """Passes requests on to a good engine and spoils the answers."""
 
-    def __init__(self, spoil: Callable[[list[GenerationRequest], list[Completion]], list[Completion]]) -> None:
+    def __init__(
+        self, spoil: Callable[[list[GenerationRequest], list[Completion]], list[Completion]]
+    ) -> None:
         self.good = TransformersEngine(*tiny_policy(context_length=64))
         self.context_length, self.spoil = self.good.context_length, spoil
 
@@ -76,7 +84,9 @@ class Broken(Engine):
         self.good.sync(version)
 
 
-def each(**changes: Callable[[Completion], object]) -> Callable[[list[GenerationRequest], list[Completion]], list[Completion]]:
+def each(
+    **changes: Callable[[Completion], object],
+) -> Callable[[list[GenerationRequest], list[Completion]], list[Completion]]:
     """Change fields of every completion."""
 
     def spoil(requests: list[GenerationRequest], completions: list[Completion]) -> list[Completion]:
@@ -94,12 +104,27 @@ def by_position(requests: list[GenerationRequest], completions: list[Completion]
     ("spoil", "message"),
     [
         (lambda requests, completions: completions[1:], r"generate: expected 12 completions, got 11"),
-        (lambda requests, completions: completions or [Completion((1,), (0.0,), "stop", 0)], r"generate\(\[\]\): expected \[\]"),
-        (each(token_ids=lambda c: (), logprobs=lambda c: ()), "the number of sampled ids: expected 1 to 6, got 0"),
-        (each(token_ids=lambda c: c.token_ids * 9, logprobs=lambda c: c.logprobs * 9), "the number of sampled ids: expected 1 to 6, got"),
+        (
+            lambda requests, completions: completions or [Completion((1,), (0.0,), "stop", 0)],
+            r"generate\(\[\]\): expected \[\]",
+        ),
+        (
+            each(token_ids=lambda c: (), logprobs=lambda c: ()),
+            "the number of sampled ids: expected 1 to 6, got 0",
+        ),
+        (
+            each(token_ids=lambda c: c.token_ids * 9, logprobs=lambda c: c.logprobs * 9),
+            "the number of sampled ids: expected 1 to 6, got",
+        ),
         (each(logprobs=lambda c: c.logprobs[1:]), "the number of log-probs: expected 6, one per id, got 5"),
-        (each(logprobs=lambda c: (0.5,) * len(c.token_ids)), "log-probs: expected finite numbers up to 0, got"),
-        (each(logprobs=lambda c: (float("-inf"),) * len(c.token_ids)), "log-probs: expected finite numbers up to 0, got"),
+        (
+            each(logprobs=lambda c: (0.5,) * len(c.token_ids)),
+            "log-probs: expected finite numbers up to 0, got",
+        ),
+        (
+            each(logprobs=lambda c: (float("-inf"),) * len(c.token_ids)),
+            "log-probs: expected finite numbers up to 0, got",
+        ),
         (each(finish_reason=lambda c: "eos"), "finish_reason: expected stop, length or abort, got eos"),
         (
             each(token_ids=lambda c: c.token_ids[:1], logprobs=lambda c: c.logprobs[:1]),
@@ -108,12 +133,19 @@ def by_position(requests: list[GenerationRequest], completions: list[Completion]
         (each(weights_version=lambda c: 77), "weights_version: expected 1, as synced, got 77"),
         (by_position, "generating 8 requests at a time: expected unchanged ids"),
         (
-            lambda requests, completions: [replace(c, token_ids=(r.seed % 50,) * len(c.token_ids)) for r, c in zip(requests, completions)],
+            lambda requests, completions: [
+                replace(c, token_ids=(r.seed % 50,) * len(c.token_ids)) for r, c in zip(requests, completions)
+            ],
             "greedy decoding with another seed: expected unchanged ids",
         ),
         (
             lambda requests, completions: [
-                Completion((1,) * r.sampling.max_new_tokens, (0.0,) * r.sampling.max_new_tokens, "length", c.weights_version)
+                Completion(
+                    (1,) * r.sampling.max_new_tokens,
+                    (0.0,) * r.sampling.max_new_tokens,
+                    "length",
+                    c.weights_version,
+                )
                 for r, c in zip(requests, completions)
             ],
             "16 seeds at temperature 1: expected different responses, got 16 equal ones",
@@ -149,7 +181,9 @@ class Forgetful(Broken):
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         found = super().generate(requests)
-        return [replace(c, logprobs=tuple(p - 1 for p in c.logprobs)) for c in found] if self.asleep else found
+        return (
+            [replace(c, logprobs=tuple(p - 1 for p in c.logprobs)) for c in found] if self.asleep else found
+        )
 
 
 @pytest.mark.parametrize(

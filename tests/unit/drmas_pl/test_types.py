@@ -40,7 +40,13 @@ def test_sampling_defaults_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "truncates"), [({"temperature": 0.6}, False), ({"temperature": 0}, True), ({"top_p": 0.95}, True), ({"top_k": 5}, True)]
+    ("settings", "truncates"),
+    [
+        ({"temperature": 0.6}, False),
+        ({"temperature": 0}, True),
+        ({"top_p": 0.95}, True),
+        ({"top_k": 5}, True),
+    ],
 )
 def test_truncation_of_the_distribution_is_known(settings: dict[str, Any], truncates: bool) -> None:
     assert SamplingParams(**settings).truncates_distribution is truncates
@@ -50,7 +56,9 @@ def test_stop_texts_from_a_config_list_become_a_tuple() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [getattr(types, name) for name in dir(types) if dataclasses.is_dataclass(getattr(types, name))])
+@pytest.mark.parametrize(
+    "kind", [getattr(types, name) for name in dir(types) if dataclasses.is_dataclass(getattr(types, name))]
+)
 def test_every_value_is_frozen_and_slotted(kind: Any) -> None:
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
@@ -69,4 +77,9 @@ def test_trajectory_counts_calls_and_knows_failure() -> None:
 
 def test_values_load_without_torch() -> None:
     code = "import sys, drmas_pl.types, drmas_pl.env, drmas_pl.team; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "False"
+    )

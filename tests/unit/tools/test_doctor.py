@@ -61,7 +61,9 @@ def test_core_requirement(installed: dict[str, str], version: str | None, status
     assert status == "ok" or "pip install 'lightning" in check.remedy
 
 
-def test_core_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]) -> None:
+def test_core_package_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]
+) -> None:
     installed["damaged-package"] = "1.0"
     (tmp_path / "damaged_package.py").write_text("raise OSError('libfoo.so: cannot open')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -82,7 +84,11 @@ def test_every_requirement_of_the_core_is_imported_by_its_right_name() -> None:
 def test_extra(installed: dict[str, str]) -> None:
     members = [Requirement("pyserini>=1.2"), Requirement("faiss-cpu")]
     absent = doctor.check_extra("retrieval", members)
-    assert (absent.status, absent.found, absent.remedy) == ("missing", "not installed", "pip install 'drmas_pl[retrieval]'")
+    assert (absent.status, absent.found, absent.remedy) == (
+        "missing",
+        "not installed",
+        "pip install 'drmas_pl[retrieval]'",
+    )
     installed["pyserini"] = "1.1"
     assert doctor.check_extra("retrieval", members).found == "without faiss-cpu"
     installed["faiss-cpu"] = "1.9"
@@ -92,7 +98,12 @@ def test_extra(installed: dict[str, str]) -> None:
 
 
 def test_requirements_are_sorted_by_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["torch>=2.6", 'ray>=2.40; extra == "ray"', 'drmas_pl[ray]; extra == "all"', 'tomli; python_version < "3"']
+    lines = [
+        "torch>=2.6",
+        'ray>=2.40; extra == "ray"',
+        'drmas_pl[ray]; extra == "all"',
+        'tomli; python_version < "3"',
+    ]
     metadata = importlib.metadata.metadata("packaging")
     metadata["Provides-Extra"] = "ray"
     metadata["Provides-Extra"] = "all"
@@ -127,7 +138,9 @@ def test_embedded_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def java(folder: Path, version: str, modules: str = "jdk.incubator.vector@21") -> str:
-    return write_program(folder / "bin" / "java", f'case "$1" in -version) echo \'{version}\' >&2;; *) echo "{modules}";; esac')
+    return write_program(
+        folder / "bin" / "java", f'case "$1" in -version) echo \'{version}\' >&2;; *) echo "{modules}";; esac'
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +153,9 @@ def java(folder: Path, version: str, modules: str = "jdk.incubator.vector@21") -
         ("hello", "", "warning", "does not tell its version"),
     ],
 )
-def test_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, modules: str, status: str, words: str) -> None:
+def test_java_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, modules: str, status: str, words: str
+) -> None:
     java(tmp_path, version, modules)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = doctor.check_java()
@@ -171,10 +186,17 @@ def test_java_that_a_package_carries(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_engine_environment(tmp_path: Path) -> None:
     assert doctor.check_engine(None).status == "missing"
-    good = write_program(tmp_path / "good", """echo '{"sglang": "0.5.21", "torch": "2.13.0", "transformers": "5.12.1"}'""")
+    good = write_program(
+        tmp_path / "good", """echo '{"sglang": "0.5.21", "torch": "2.13.0", "transformers": "5.12.1"}'"""
+    )
     assert doctor.check_engine(good).found == "0.5.21 with torch 2.13.0 and transformers 5.12.1"
-    old = write_program(tmp_path / "old", """echo '{"sglang": "0.4.10", "torch": "2.6.0", "transformers": "4.57"}'""")
-    assert (doctor.check_engine(old).status, doctor.check_engine(old).remedy) == ("warning", f"{old} -m pip install 'sglang>=0.5.3'")
+    old = write_program(
+        tmp_path / "old", """echo '{"sglang": "0.4.10", "torch": "2.6.0", "transformers": "4.57"}'"""
+    )
+    assert (doctor.check_engine(old).status, doctor.check_engine(old).remedy) == (
+        "warning",
+        f"{old} -m pip install 'sglang>=0.5.3'",
+    )
 
 
 def test_engine_environment_that_cannot_be_used(tmp_path: Path) -> None:
@@ -235,7 +257,10 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = doctor.check_compiler(False)
     assert absent.status == "missing" and absent.found == "no g++ or clang++; update.compile is refused"
     write_program(tmp_path / "clang++", "exit 0")
-    assert doctor.check_compiler(False).found == "clang++" and doctor.check_compiler(True).remedy == "install gcc"
+    assert (
+        doctor.check_compiler(False).found == "clang++"
+        and doctor.check_compiler(True).remedy == "install gcc"
+    )
     write_program(tmp_path / "gcc", "exit 0")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert doctor.check_compiler(True).found.startswith("gcc, but no Triton; the update takes a dense mask")
@@ -246,7 +271,13 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 CHECKS = [
     Check("Core", "torch", "ok", "2.13.0"),
     Check("Core", "lightning", "ok", "2.6.6"),
-    Check("Optional packages", "ray", "missing", "not installed", "pip install 'drmas_pl[ray]' " + "and more words " * 10),
+    Check(
+        "Optional packages",
+        "ray",
+        "missing",
+        "not installed",
+        "pip install 'drmas_pl[ray]' " + "and more words " * 10,
+    ),
 ]
 
 
@@ -256,7 +287,9 @@ def test_render_fits_the_terminal_and_names_the_remedy() -> None:
     assert "  ok       torch 2.13.0, lightning 2.6.6\n" in text
     assert "→ pip install 'drmas_pl[ray]'" in text
     assert text.endswith("The core works. What is missing above is optional.")
-    broken = doctor.render([*CHECKS, Check("Core", "numpy", "broken", "not installed", "pip install numpy")], 80)
+    broken = doctor.render(
+        [*CHECKS, Check("Core", "numpy", "broken", "not installed", "pip install numpy")], 80
+    )
     assert broken.endswith("The core is broken: numpy.")
 
 
@@ -264,7 +297,13 @@ def test_exit_code_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     seen: list[str | None] = []
     monkeypatch.setattr(doctor, "run_checks", lambda engine: seen.append(engine) or CHECKS)
     assert doctor.main(["--json", "--engine-python", "/opt/engine/python"]) == 0
-    assert json.loads(capsys.readouterr().out)[0] == {"section": "Core", "name": "torch", "status": "ok", "found": "2.13.0", "remedy": ""}
+    assert json.loads(capsys.readouterr().out)[0] == {
+        "section": "Core",
+        "name": "torch",
+        "status": "ok",
+        "found": "2.13.0",
+        "remedy": "",
+    }
     monkeypatch.setattr(doctor, "run_checks", lambda _: [Check("Core", "numpy", "broken", "not installed")])
     assert doctor.main([]) == 1
     monkeypatch.setenv(doctor.ENGINE_VARIABLE, "/opt/other/python")
@@ -278,12 +317,20 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys\nfrom drmas_pl.tools import doctor\ntry: doctor.main(['--help'])\nexcept SystemExit: pass\n"
         "print({'torch', 'lightning', 'numpy', 'packaging'} & set(sys.modules))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
     assert result.stdout.splitlines()[-1] == "set()", result.stderr
 
 
 def test_runs_as_a_script_in_a_bare_interpreter() -> None:
-    result = subprocess.run([sys.executable, "-S", "tools/doctor.py", "--json"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    result = subprocess.run(
+        [sys.executable, "-S", "tools/doctor.py", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
     assert result.returncode == 1, result.stderr
     found = {check["name"]: check["status"] for check in json.loads(result.stdout)}
     assert "broken" in (found.get("drmas_pl"), found.get("packaging"))

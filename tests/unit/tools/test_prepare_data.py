@@ -46,8 +46,15 @@ def hub(tmp_path: Path) -> Path:
     ]
     write(folder / "aaabiao/dapo_filter/train.parquet", training)
     for place, public in enumerate(MATH[1:], start=1):
-        rows = [{"problem": f"Problem {20 * place + number}?", "answer": str(number), "level": 2} for number in range(4)]
-        name = f"{public.split}.jsonl" if public.source == "math_500" else f"data/{public.split}-00000-of-00001.parquet"
+        rows = [
+            {"problem": f"Problem {20 * place + number}?", "answer": str(number), "level": 2}
+            for number in range(4)
+        ]
+        name = (
+            f"{public.split}.jsonl"
+            if public.source == "math_500"
+            else f"data/{public.split}-00000-of-00001.parquet"
+        )
         write(folder / public.hub / name, rows)
     for split, count in (("train", 30), ("test", 7)):
         search = [
@@ -70,19 +77,38 @@ def test_public_sets_become_three_checked_files(
 ) -> None:
     output = tmp_path / "data"
     assert main([command, "--output", str(output), "--validation", "4", "--local", str(hub)]) == 0
-    tasks = {split: read_tasks(output / f"{split}.jsonl", split=split) for split in ("train", "validation", "test")}
+    tasks = {
+        split: read_tasks(output / f"{split}.jsonl", split=split) for split in ("train", "validation", "test")
+    }
     assert tuple(len(found) for found in tasks.values()) == sizes
     check_disjoint(tasks["train"], tasks["validation"], test=tasks["test"])
     assert "Let's" not in tasks["train"][0].question
     report = capsys.readouterr().out
-    assert report.startswith("left out of training: 0 repeated questions, 0 that a test set asks too\n\nsource")
+    assert report.startswith(
+        "left out of training: 0 repeated questions, 0 that a test set asks too\n\nsource"
+    )
     assert f"total {sizes[0]} {sizes[1]} {sizes[2]}" in " ".join(report.split())
 
 
 def test_the_seed_and_the_size_of_validation_are_heard(hub: Path, tmp_path: Path) -> None:
     chosen = {}
     for seed in ("0", "1", "0"):
-        assert main(["math", "--output", str(tmp_path / seed), "--validation", "5", "--seed", seed, "--local", str(hub)]) == 0
+        assert (
+            main(
+                [
+                    "math",
+                    "--output",
+                    str(tmp_path / seed),
+                    "--validation",
+                    "5",
+                    "--seed",
+                    seed,
+                    "--local",
+                    str(hub),
+                ]
+            )
+            == 0
+        )
         chosen[seed] = (tmp_path / seed / "validation.jsonl").read_text()
         assert len(chosen[seed].splitlines()) == 5
     assert chosen["0"] != chosen["1"]
@@ -90,8 +116,19 @@ def test_the_seed_and_the_size_of_validation_are_heard(hub: Path, tmp_path: Path
     assert not (tmp_path / "none" / "validation.jsonl").exists()
 
 
-def test_long_questions_are_left_out_and_counted(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["math", "--output", str(tmp_path / "o"), "--validation", "2", "--local", str(hub), "--max-characters"]
+def test_long_questions_are_left_out_and_counted(
+    hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "math",
+        "--output",
+        str(tmp_path / "o"),
+        "--validation",
+        "2",
+        "--local",
+        str(hub),
+        "--max-characters",
+    ]
     assert main([*arguments, "10"]) == 0
     assert "asks too, 10 that are too long" in capsys.readouterr().out
     assert len(read_tasks(tmp_path / "o" / "train.jsonl")) == 8
@@ -114,7 +151,9 @@ def test_a_missing_local_copy_is_named(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_negative_validation_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["math", "--output", str(tmp_path / "o"), "--validation", "-1", "--local", str(tmp_path)]) == 1
+    assert (
+        main(["math", "--output", str(tmp_path / "o"), "--validation", "-1", "--local", str(tmp_path)]) == 1
+    )
     assert "--validation must be at least 0, got -1" in capsys.readouterr().err
 
 
@@ -123,10 +162,15 @@ def test_without_the_datasets_library_one_line_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert main(["math", "--output", str(tmp_path / "o")]) == 1
-    assert capsys.readouterr().err == "error: fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local\n"
+    assert (
+        capsys.readouterr().err
+        == "error: fetching needs the datasets library; pip install 'drmas_pl[hub]', or use --local\n"
+    )
 
 
-def test_an_unreachable_hub_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_hub_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     library = types.ModuleType("datasets")
 
     def load_dataset(name: str, **settings: Any) -> None:
@@ -169,9 +213,14 @@ def test_the_hub_and_a_local_copy_give_the_same_files(
     fake.install(monkeypatch)
     assert main([command, "--output", str(tmp_path / "hub-output"), "--validation", "4"]) == 0
     assert fake.asked == [(public.hub, public.split) for public in sets]
-    assert main([command, "--output", str(tmp_path / "local-output"), "--validation", "4", "--local", str(hub)]) == 0
+    assert (
+        main([command, "--output", str(tmp_path / "local-output"), "--validation", "4", "--local", str(hub)])
+        == 0
+    )
     for split in ("train", "validation", "test"):
-        assert (tmp_path / "hub-output" / f"{split}.jsonl").read_bytes() == (tmp_path / "local-output" / f"{split}.jsonl").read_bytes()
+        assert (tmp_path / "hub-output" / f"{split}.jsonl").read_bytes() == (
+            tmp_path / "local-output" / f"{split}.jsonl"
+        ).read_bytes()
 
 
 def test_a_bad_row_of_the_hub_is_named_and_nothing_is_written(
@@ -198,7 +247,10 @@ def test_the_hub_delivers_the_known_columns(tmp_path: Path) -> None:
 
 
 def test_an_index_is_built_once_and_then_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = write(tmp_path / "corpus.jsonl", [{"id": str(n), "contents": f'"City {n}"\nIt is city number {n}.'} for n in range(20)])
+    corpus = write(
+        tmp_path / "corpus.jsonl",
+        [{"id": str(n), "contents": f'"City {n}"\nIt is city number {n}.'} for n in range(20)],
+    )
     index = tmp_path / "index"
     assert main(["corpus", str(corpus), "--index", str(index)]) == 0
     first = capsys.readouterr().out
@@ -216,14 +268,25 @@ def test_an_index_is_built_once_and_then_verified(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(("backend", "package"), [("lucene", "pyserini"), ("dense", "faiss")])
 def test_an_index_that_needs_an_extra_says_so_in_one_line(
-    backend: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    backend: str,
+    package: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     monkeypatch.setattr("drmas_pl.retrieval.pyserini.prepare_java", lambda: None)
-    assert main(["corpus", "embedded:search/corpus", "--index", str(tmp_path / "index"), "--backend", backend]) == 1
+    assert (
+        main(["corpus", "embedded:search/corpus", "--index", str(tmp_path / "index"), "--backend", backend])
+        == 1
+    )
     error = capsys.readouterr().err
-    assert f"needs {package}" in error and "pip install 'drmas_pl[retrieval]'" in error and error.count("\n") == 1
+    assert (
+        f"needs {package}" in error
+        and "pip install 'drmas_pl[retrieval]'" in error
+        and error.count("\n") == 1
+    )
 
 
 def test_a_wrong_number_for_an_index_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +302,9 @@ def test_a_bad_corpus_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_checking_prints_counts_fingerprints_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--train", "embedded:search/train", "--validation", "embedded:search/validation"]) == 0
+    assert (
+        main(["check", "--train", "embedded:search/train", "--validation", "embedded:search/validation"]) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["source", "train", "validation"]
     assert lines[3].split() == ["total", "5724", "717"]
@@ -261,7 +326,9 @@ def test_a_bad_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("arguments", [["check"], [], ["math"], ["corpus", "a.jsonl"]])
-def test_incomplete_commands_explain_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_commands_explain_the_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
@@ -274,6 +341,8 @@ def test_help_is_fast_and_needs_no_torch() -> None:
         "print(sorted({'torch', 'pyarrow', 'bm25s'} & set(sys.modules)))"
     )
     start = time.monotonic()
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
     assert result.stdout.strip() == "[]"
     assert time.monotonic() - start < 5

@@ -25,7 +25,11 @@ def write_run(folder: Path, *, after: float) -> None:
         "seconds": 90.0,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
-    records = [{"iteration": 0, "validation/success": 0.4}, {"iteration": 1}, {"iteration": 2, "validation/success": after}]
+    records = [
+        {"iteration": 0, "validation/success": 0.4},
+        {"iteration": 1},
+        {"iteration": 2, "validation/success": after},
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 

@@ -77,7 +77,9 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["--max-queries", "0"], "max_queries must be at least 1, got 0"),
     ],
 )
-def test_wrong_settings_are_one_line_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_settings_are_one_line_and_exit_code_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, "--port", "0"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
@@ -93,7 +95,9 @@ def test_any_file_of_the_group_can_be_chosen_and_changed() -> None:
     assert isinstance(retriever, BM25sRetriever) and retriever.cache_size == 5
 
 
-@pytest.mark.parametrize(("package", "message"), [("uvicorn", "serving needs uvicorn"), ("fastapi", "serving needs fastapi")])
+@pytest.mark.parametrize(
+    ("package", "message"), [("uvicorn", "serving needs uvicorn"), ("fastapi", "serving needs fastapi")]
+)
 def test_without_the_extra_one_line_says_so(
     package: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,13 @@ from drmas_pl.rollout.table import TurnTable
 from drmas_pl.tools import stability
 from drmas_pl.tools.experiments import training
 from drmas_pl.tools.experiments.frozen import GAPS, play, sweep
-from drmas_pl.tools.experiments.intervals import bootstrap, log_correlation, percentile, spike_share, typical_factor
+from drmas_pl.tools.experiments.intervals import (
+    bootstrap,
+    log_correlation,
+    percentile,
+    spike_share,
+    typical_factor,
+)
 from drmas_pl.tools.experiments.moments import NORMALIZERS
 from drmas_pl.tools.experiments.regimes import REGIMES
 from drmas_pl.tools.experiments.training import Size, make_data, train_all
@@ -50,7 +56,13 @@ def test_bootstrap_leaves_undefined_draws_out() -> None:
 
 
 def test_statistics_of_nothing_are_undefined() -> None:
-    undefined = (percentile([], 0.5), spike_share([]), log_correlation([(1.0, 1.0)]), log_correlation([(1.0, 1.0)] * 3), typical_factor([]))
+    undefined = (
+        percentile([], 0.5),
+        spike_share([]),
+        log_correlation([(1.0, 1.0)]),
+        log_correlation([(1.0, 1.0)] * 3),
+        typical_factor([]),
+    )
     assert all(math.isnan(value) for value in undefined)
 
 
@@ -61,7 +73,9 @@ def test_spikes_are_relative_to_the_median() -> None:
 
 def test_with_equal_norms_the_sweep_measures_what_is_predicted(turns: tuple[TurnTable, torch.Tensor]) -> None:
     points = sweep(turns[0], torch.ones_like(turns[1]), seed=0)
-    assert {(point.gap, point.size) for point in points} == {(gap, size) for gap, sizes in GAPS.items() for size in sizes}
+    assert {(point.gap, point.size) for point in points} == {
+        (gap, size) for gap, sizes in GAPS.items() for size in sizes
+    }
     for point in points:
         assert point.moments.measured == pytest.approx(point.moments.predicted, rel=1e-3)
 
@@ -82,7 +96,9 @@ def test_runs_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [at for at, _ in record["curve"]] == [0, 1]
     assert len(record["agents"]["solver"]["grad_norm"]) == 1
     assert {found["agent"] for found in record["moments"]} <= {"solver", "backup"}
-    assert {path.name for path in tmp_path.glob("*.png")} == {f"stability-{name}.png" for name in ("success", "gradients", "moments")}
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        f"stability-{name}.png" for name in ("success", "gradients", "moments")
+    }
     assert REGIMES["price"].title in report.tables
     row = next(row for row in report.results["rows"] if row["normalizer"] == "dr_mas")
     assert row["agents"]["solver"]["factor"].value == 1.0
@@ -101,7 +117,9 @@ def test_normalisers_of_one_seed_play_the_same_tasks() -> None:
     assert first == second != other
 
 
-def test_part_a_writes_results_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_a_writes_results_and_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stability, "FROZEN_TASKS", 2)
     assert stability.main(["--part", "a", "--seeds", "1", "--output", str(tmp_path)]) == 0
     assert "λ → measured" in capsys.readouterr().out

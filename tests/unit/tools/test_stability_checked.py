@@ -16,7 +16,9 @@ TASK = Task("t", "1 + 1", ("2",))
 RIGHT, WRONG, UNUSABLE = r"1 + 1 = 2 \boxed{2}", r"1 + 1 = 3 \boxed{3}", "no idea"
 
 
-def play(*words: str, **settings: float) -> tuple[CheckedTeam, list[tuple[str, float, bool, bool, dict[str, Any]]]]:
+def play(
+    *words: str, **settings: float
+) -> tuple[CheckedTeam, list[tuple[str, float, bool, bool, dict[str, Any]]]]:
     team = CheckedTeam(MathEnv([TASK]), **settings)
     team.reset(options={"task": TASK})
     return team, [team.step(word) for word in words]
@@ -42,7 +44,9 @@ def test_a_wrong_or_unusable_attempt_calls_the_backup_who_starts_afresh(first: s
     assert steps[0][4]["metrics"]["first_attempt_correct"] == 0.0
 
 
-@pytest.mark.parametrize(("word", "reward", "local"), [(RIGHT, 1.0, 6.0), (WRONG, 0.0, -3.0), (UNUSABLE, 0.0, -3.0)])
+@pytest.mark.parametrize(
+    ("word", "reward", "local"), [(RIGHT, 1.0, 6.0), (WRONG, 0.0, -3.0), (UNUSABLE, 0.0, -3.0)]
+)
 def test_the_backup_pays_its_price_and_earns_its_bonus(word: str, reward: float, local: float) -> None:
     _, steps = play(WRONG, word, price=3.0, bonus=9.0)
     _, gained, terminated, _, info = steps[1]

@@ -25,8 +25,14 @@ def make_agents() -> dict[str, Agent]:
 
 def make_table(scores: dict[str, list[float]], agents: dict[str, Agent], *, task: str = "t") -> TurnTable:
     """Lay out one turn per score, each in a trajectory of its own."""
-    turns = [make_turn(name, (7, 8 + at), local_reward=score) for name, own in scores.items() for at, score in enumerate(own)]
-    return build_table([Trajectory(Task(task, "?"), at, (turn,), 0.0, "terminated") for at, turn in enumerate(turns)], agents)
+    turns = [
+        make_turn(name, (7, 8 + at), local_reward=score)
+        for name, own in scores.items()
+        for at, score in enumerate(own)
+    ]
+    return build_table(
+        [Trajectory(Task(task, "?"), at, (turn,), 0.0, "terminated") for at, turn in enumerate(turns)], agents
+    )
 
 
 def test_hand_numbers_with_and_without_the_covariance_term() -> None:
@@ -48,21 +54,36 @@ def test_hand_numbers_with_and_without_the_covariance_term() -> None:
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_equal_norms_leave_the_prediction(name: str) -> None:
     table = make_table({"writer": [1.0, 0.0, 1.0, 1.0, 0.0], "editor": [-3.0, -2.0, -3.0]}, make_agents())
-    found = measure(table, POPULATION[name](table), torch.full((8,), 5.0, dtype=torch.float64), normalizer=POPULATION[name])
+    found = measure(
+        table,
+        POPULATION[name](table),
+        torch.full((8,), 5.0, dtype=torch.float64),
+        normalizer=POPULATION[name],
+    )
     for moments in found.values():
         assert moments.measured == pytest.approx(moments.predicted, rel=1e-5)
 
 
 def test_a_shared_baseline_amplifies_one_agent_at_another_agents_cost() -> None:
     table = make_table({"writer": [1.0, 0.0, 1.0, 1.0, 0.0], "editor": [-3.0, -2.0, -3.0]}, make_agents())
-    found = measure(table, POPULATION["grpo_turn"](table), torch.ones(8, dtype=torch.float64), normalizer=POPULATION["grpo_turn"])
+    found = measure(
+        table,
+        POPULATION["grpo_turn"](table),
+        torch.ones(8, dtype=torch.float64),
+        normalizer=POPULATION["grpo_turn"],
+    )
     assert sum(moments.rows * moments.predicted for moments in found.values()) / 8 == pytest.approx(1.0)
     assert found["editor"].predicted > 1 > found["writer"].predicted
 
 
 def test_rows_without_signal_are_left_out() -> None:
     table = make_table({"writer": [1.0, 0.0], "editor": [0.5, 0.5]}, make_agents())
-    found = measure(table, POPULATION["dr_mas"](table), torch.ones(4, dtype=torch.float64), normalizer=POPULATION["dr_mas"])
+    found = measure(
+        table,
+        POPULATION["dr_mas"](table),
+        torch.ones(4, dtype=torch.float64),
+        normalizer=POPULATION["dr_mas"],
+    )
     assert set(found) == {"writer"}
 
 

@@ -27,9 +27,16 @@ def main() -> None:
     policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     log = Path(os.environ["STAND_IN_LOG"]) / f"{os.getpid()}.jsonl" if "STAND_IN_LOG" in os.environ else None
     if log is not None:
-        log.write_text(json.dumps(["start", {"flags": words, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}]) + "\n")
-    info = {"max_req_input_len": policy.config.max_position_embeddings - 6, **json.loads(os.environ.get("STAND_IN_INFO", "{}"))}
-    fake = FakeSglang(policy.eval(), AutoTokenizer.from_pretrained(folder), info=info, port=int(flags["--port"]), log=log)
+        log.write_text(
+            json.dumps(["start", {"flags": words, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}]) + "\n"
+        )
+    info = {
+        "max_req_input_len": policy.config.max_position_embeddings - 6,
+        **json.loads(os.environ.get("STAND_IN_INFO", "{}")),
+    }
+    fake = FakeSglang(
+        policy.eval(), AutoTokenizer.from_pretrained(folder), info=info, port=int(flags["--port"]), log=log
+    )
     fake.weight_version = flags["--weight-version"]
     threading.Event().wait()
 

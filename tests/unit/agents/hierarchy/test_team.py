@@ -27,7 +27,11 @@ class Desk(TextEnv):
         self.actions.append(action)
         answered = action.startswith("<answer>")
         return StepResult(
-            f"seen {len(self.actions)}", reward=float(answered), terminated=answered, truncated=len(self.actions) == 3, success=answered
+            f"seen {len(self.actions)}",
+            reward=float(answered),
+            terminated=answered,
+            truncated=len(self.actions) == 3,
+            success=answered,
         )
 
 
@@ -65,8 +69,15 @@ def test_only_queries_and_answers_reach_the_environment() -> None:
 def test_history_holds_queries_and_information_in_order() -> None:
     team = started()
     play(team, NO, SEARCH)
-    assert team.observe("answer").history == (Record("search", "query", "lyon"), Record("env", "information", "seen 1"))
-    assert (team.observe("verifier").question, team.observe("verifier").turn, team.observe("verifier").turns_left) == ("Where?", 1, 2)
+    assert team.observe("answer").history == (
+        Record("search", "query", "lyon"),
+        Record("env", "information", "seen 1"),
+    )
+    assert (
+        team.observe("verifier").question,
+        team.observe("verifier").turn,
+        team.observe("verifier").turns_left,
+    ) == ("Where?", 1, 2)
 
 
 def test_history_length_keeps_the_latest_records() -> None:

@@ -27,14 +27,21 @@ def test_compact_prompt_is_question_records_tag(role: str) -> None:
 
 
 def test_all_compact_prompts_of_an_episode_share_their_beginnings() -> None:
-    texts = [templates.SEARCH["compact"].text(View(VIEW.question, VIEW.history[:count])).removesuffix("<|search|>") for count in range(5)]
+    texts = [
+        templates.SEARCH["compact"].text(View(VIEW.question, VIEW.history[:count])).removesuffix("<|search|>")
+        for count in range(5)
+    ]
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert templates.ANSWER["compact"].text(VIEW) == texts[-1] + "<|answer|>"
 
 
 @pytest.mark.parametrize(
     ("role", "asked"),
-    [("verifier", "<verify>yes</verify>"), ("search", "<search>your query</search>"), ("answer", "<answer>your answer</answer>")],
+    [
+        ("verifier", "<verify>yes</verify>"),
+        ("search", "<search>your query</search>"),
+        ("answer", "<answer>your answer</answer>"),
+    ],
 )
 def test_full_prompt_shows_question_evidence_and_form(role: str, asked: str) -> None:
     template = getattr(templates, role.upper())["full"]

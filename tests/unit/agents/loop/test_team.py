@@ -83,7 +83,10 @@ def test_one_round_needs_no_verifier() -> None:
 def test_everyone_sees_everything_and_thoughts_stay_private() -> None:
     team = start()
     talk(team, f"<think>hm</think>{WRONG}", f"<think>so</think>{NO}")
-    assert team.observe("solver").history == (Record("solver", "solution", WRONG), Record("verifier", "critique", NO))
+    assert team.observe("solver").history == (
+        Record("solver", "solution", WRONG),
+        Record("verifier", "critique", NO),
+    )
     assert team.observe("verifier") == team.observe("solver")
 
 
@@ -101,7 +104,9 @@ def test_silence_follows_its_own_rule(rule: str, speaker: str | None, on_invalid
     assert team.history[1] == Record("verifier", "critique", "I am not sure.")
 
 
-@pytest.mark.parametrize("utterances", [("no box",), (RIGHT, "<verify>maybe</verify>"), (RIGHT, f"{YES}{NO}")])
+@pytest.mark.parametrize(
+    "utterances", [("no box",), (RIGHT, "<verify>maybe</verify>"), (RIGHT, f"{YES}{NO}")]
+)
 def test_unusable_utterances_end_the_episode_unrewarded(utterances: tuple[str, ...]) -> None:
     total, _, info, _ = talk(start(), *utterances)
     assert (total, info["success"], info["agent"]) == (0.0, False, None)
@@ -116,7 +121,9 @@ def test_unusable_utterances_end_the_episode_unrewarded(utterances: tuple[str, .
         ((RIGHT, NO, "no box"), ["solver", "verifier", "solver"], 0.0),
     ],
 )
-def test_unusable_utterances_can_cost_a_round_instead(utterances: tuple[str, ...], speakers: list[str], reward: float) -> None:
+def test_unusable_utterances_can_cost_a_round_instead(
+    utterances: tuple[str, ...], speakers: list[str], reward: float
+) -> None:
     total, _, _, spoke = talk(start(on_invalid="continue"), *utterances)
     assert (spoke, total) == (speakers, reward)
 
@@ -131,9 +138,12 @@ def test_calls_cost_the_team_but_not_its_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("utterances", "local"), [((RIGHT, YES), [0, 0.5]), ((RIGHT, NO), [0, 0]), ((WRONG, NO), [0, 0.5]), ((WRONG, YES), [0, 0])]
+    ("utterances", "local"),
+    [((RIGHT, YES), [0, 0.5]), ((RIGHT, NO), [0, 0]), ((WRONG, NO), [0, 0.5]), ((WRONG, YES), [0, 0])],
 )
-def test_the_verifier_can_be_rewarded_for_its_verdict(utterances: tuple[str, ...], local: list[float]) -> None:
+def test_the_verifier_can_be_rewarded_for_its_verdict(
+    utterances: tuple[str, ...], local: list[float]
+) -> None:
     assert talk(start(verdict_reward=0.5), *utterances)[1] == local
 
 
@@ -177,6 +187,9 @@ def test_rewarding_verdicts_needs_a_judge() -> None:
         LoopTeam(OneAnswer(), verdict_reward=0.5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"on_invalid": "continue", "max_rounds": 3}, {"on_missing_verdict": "approve", "call_cost": 0.1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"on_invalid": "continue", "max_rounds": 3}, {"on_missing_verdict": "approve", "call_cost": 0.1}],
+)
 def test_keeps_the_contract_of_a_team(settings: dict[str, Any]) -> None:
     check_team(LoopTeam(JudgedAnswer((TASK,)), **settings))

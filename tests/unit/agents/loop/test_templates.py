@@ -9,10 +9,16 @@ from drmas_pl.prompts import Template
 from drmas_pl.types import Record, View
 
 QUESTION = r"Find $x$ with $\{x\} = {2}$ and {history}."
-HISTORY = (Record("solver", "solution", "A"), Record("verifier", "critique", "B"), Record("solver", "solution", "C"))
+HISTORY = (
+    Record("solver", "solution", "A"),
+    Record("verifier", "critique", "B"),
+    Record("solver", "solution", "C"),
+)
 
 
-@pytest.mark.parametrize(("template", "order"), [(SOLVER, r"\boxed{}"), (VERIFIER, "<verify>reject</verify> if it is not.")])
+@pytest.mark.parametrize(
+    ("template", "order"), [(SOLVER, r"\boxed{}"), (VERIFIER, "<verify>reject</verify> if it is not.")]
+)
 def test_full_prompts_show_the_work_in_order_and_state_the_format(template: Template, order: str) -> None:
     system, user = template.messages(View(QUESTION, HISTORY))
     assert system["role"] == "system" and "team of two" in system["content"]

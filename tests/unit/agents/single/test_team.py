@@ -28,7 +28,13 @@ class Echo(TextEnv):
     def act(self, action: str) -> StepResult:
         self.turns += 1
         done = "answer" in action or "boxed" in action
-        return StepResult(f"heard {action}", reward=float(done), terminated=done, truncated=not done and self.turns == 3, success=done)
+        return StepResult(
+            f"heard {action}",
+            reward=float(done),
+            terminated=done,
+            truncated=not done and self.turns == 3,
+            success=done,
+        )
 
 
 def start(**settings: Any) -> SingleTeam:
@@ -42,7 +48,13 @@ def test_acts_until_the_world_ends_the_episode() -> None:
     _, reward, terminated, _, info = team.step("<think>hm</think><search>a</search>")
     assert (reward, terminated, info["agent"]) == (0.0, False, "actor")
     assert team.observe("actor") == View(
-        "Where?", (Record("actor", "action", "<search>a</search>"), Record("env", "information", "heard <search>a</search>")), 1, 2
+        "Where?",
+        (
+            Record("actor", "action", "<search>a</search>"),
+            Record("env", "information", "heard <search>a</search>"),
+        ),
+        1,
+        2,
     )
     _, reward, terminated, _, info = team.step("<answer>b</answer>")
     assert (reward, terminated, info["success"], info["agent"]) == (1.0, True, True, None)
@@ -78,7 +90,8 @@ def test_clones_part_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"protocol": "x"}, "protocol must be one of"), ({"history_length": 0}, "history_length must be")]
+    ("settings", "message"),
+    [({"protocol": "x"}, "protocol must be one of"), ({"history_length": 0}, "history_length must be")],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -111,7 +124,11 @@ def test_grammar_options_count() -> None:
 
 
 def test_actors_read_words_as_the_team_does() -> None:
-    assert (SolutionActor.grammar, SearchActor.grammar, TextActor.grammar) == (GRAMMARS["solution"], GRAMMARS["search"], GRAMMARS["text"])
+    assert (SolutionActor.grammar, SearchActor.grammar, TextActor.grammar) == (
+        GRAMMARS["solution"],
+        GRAMMARS["search"],
+        GRAMMARS["text"],
+    )
     assert SolutionActor.templates["compact"].text(View("1 + 2 =")) == "1 + 2 =\nsolve: "
 
 

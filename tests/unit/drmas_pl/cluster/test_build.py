@@ -35,8 +35,14 @@ def test_a_base_model_that_nobody_adapts_is_not_shared() -> None:
 def test_adapters_are_not_sharded() -> None:
     (members,) = crews_of(plans("lora"), "lora")
     check_adapters(members, ClusterSettings(ranks=2))
-    with pytest.raises(ConfigError, match=r"\['writer', 'editor', 'reader'\] are adapters on one base model.*use cluster.strategy=ddp"):
+    with pytest.raises(
+        ConfigError,
+        match=r"\['writer', 'editor', 'reader'\] are adapters on one base model.*use cluster.strategy=ddp",
+    ):
         check_adapters(members, ClusterSettings(ranks=2, strategy="fsdp2"))
     own = ClusterSettings(ranks=2, groups={"editor": GroupRanks(strategy="fsdp2")})
-    with pytest.raises(ConfigError, match=r"share their ranks, but cluster\.groups asks writer for 2 with ddp, editor for 2 with fsdp2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"share their ranks, but cluster\.groups asks writer for 2 with ddp, editor for 2 with fsdp2",
+    ):
         check_adapters(members, own)

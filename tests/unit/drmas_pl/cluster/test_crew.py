@@ -92,7 +92,9 @@ def test_every_member_asks_for_itself(pool: Pool, pair: tuple[Remote, Remote], t
     assert pool.diary == ["save a", "save a", "keep b", "keep b"]
 
 
-def test_a_loss_is_that_of_all_and_so_is_the_return(pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path) -> None:
+def test_a_loss_is_that_of_all_and_so_is_the_return(
+    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path
+) -> None:
     first, second = pair
     watch: Any = first.watch
     watch.error = GroupLost("a lost a process")

@@ -59,7 +59,10 @@ class Journal(ServedEngine):
 
 
 def make(rank: int) -> tuple[FirstRankEngine, Journal]:
-    journal, fabric = Journal(), SimpleNamespace(is_global_zero=rank == 0, global_rank=rank, broadcast=lambda probe: probe or (1, 2))
+    journal, fabric = (
+        Journal(),
+        SimpleNamespace(is_global_zero=rank == 0, global_rank=rank, broadcast=lambda probe: probe or (1, 2)),
+    )
     return FirstRankEngine(journal, policy=tiny_policy()[0], fabric=fabric), journal  # type: ignore[arg-type]
 
 
@@ -89,7 +92,9 @@ def test_other_ranks_do_nothing_and_refuse_to_generate() -> None:
         engine.generate([REQUEST])
 
 
-def test_shares_are_put_together_when_it_wakes_and_when_there_is_news_while_it_is_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_are_put_together_when_it_wakes_and_when_there_is_news_while_it_is_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(first_rank, "is_sharded", lambda policy: True)
     engine, journal = make(0)
     engine.sync(1)

@@ -19,7 +19,9 @@ def test_colocated_groups_share_bundles() -> None:
         for name in ("cpus", "gpus"):
             total = sum(getattr(seat, name) for seat in own)
             whole = {"cpus": 2, "gpus": 1}[name]
-            assert whole - 0.001 < total <= whole  # never more than the bundle has, after Ray has rounded to 1/10000
+            assert (
+                whole - 0.001 < total <= whole
+            )  # never more than the bundle has, after Ray has rounded to 1/10000
 
 
 def test_groups_of_their_own_share_nothing() -> None:
@@ -34,7 +36,10 @@ def test_bundles_must_fit_into_single_nodes() -> None:
     check_room(seating, [{"CPU": 8, "GPU": 2}], free={"CPU": 8, "GPU": 2})
     check_room(seating, [{"CPU": 4, "GPU": 1}, {"CPU": 6, "GPU": 1}], free={"CPU": 10, "GPU": 2})
     for nodes, free in (
-        ([{"CPU": 2.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0}], {"CPU": 8.0, "GPU": 2.0}),  # enough in all, not in one place
+        (
+            [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 6.0, "GPU": 1.0}],
+            {"CPU": 8.0, "GPU": 2.0},
+        ),  # enough in all, not in one place
         ([{"CPU": 8.0, "GPU": 2.0}], {"CPU": 8.0, "GPU": 1.0}),  # somebody else has the other GPU
         ([{"CPU": 8.0}], {"CPU": 8.0}),
         ([], {}),

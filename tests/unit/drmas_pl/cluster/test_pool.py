@@ -14,7 +14,10 @@ from drmas_pl.errors import ConfigError
 
 def test_ray_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"cluster=ray needs Ray, which is not installed; run: pip install 'drmas_pl\[ray\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"cluster=ray needs Ray, which is not installed; run: pip install 'drmas_pl\[ray\]'",
+    ):
         join_cluster(None)
 
 
@@ -23,5 +26,8 @@ def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"no Ray cluster at cluster.address={address}: .*; start one with `ray start --head`"):
+        with pytest.raises(
+            ConfigError,
+            match=f"no Ray cluster at cluster.address={address}: .*; start one with `ray start --head`",
+        ):
             join_cluster(address)

@@ -91,7 +91,10 @@ def test_it_gives_up_with_the_cause(tmp_path: Path) -> None:
         calls.append(1)
         raise GroupLost("generation of worker group 'a' did not end within 5 s")
 
-    with pytest.raises(TrainingStopped, match="gave up: generation of worker group 'a' did not end within 5 s; go on from the last"):
+    with pytest.raises(
+        TrainingStopped,
+        match="gave up: generation of worker group 'a' did not end within 5 s; go on from the last",
+    ):
         Recovery([group], tmp_path).run(stage)
     assert len(calls) == 3 and group.restored == [None, None]
 

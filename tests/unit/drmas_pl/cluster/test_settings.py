@@ -11,21 +11,35 @@ from drmas_pl.errors import ConfigError
 
 
 def test_a_group_takes_what_it_does_not_ask_for_from_the_run() -> None:
-    settings = ClusterSettings(ranks=4, strategy="fsdp2", groups={"small": GroupRanks(ranks=1), "plain": GroupRanks(strategy="ddp")})
-    assert settings.of("other") == (4, "fsdp2") and settings.of("small") == (1, "fsdp2") and settings.of("plain") == (4, "ddp")
+    settings = ClusterSettings(
+        ranks=4, strategy="fsdp2", groups={"small": GroupRanks(ranks=1), "plain": GroupRanks(strategy="ddp")}
+    )
+    assert (
+        settings.of("other") == (4, "fsdp2")
+        and settings.of("small") == (1, "fsdp2")
+        and settings.of("plain") == (4, "ddp")
+    )
 
 
 def test_groups_that_share_processes_must_agree() -> None:
-    settings = ClusterSettings(ranks=4, groups={"a": GroupRanks(ranks=2), "b": GroupRanks(ranks=2), "c": GroupRanks(strategy="fsdp2")})
+    settings = ClusterSettings(
+        ranks=4,
+        groups={"a": GroupRanks(ranks=2), "b": GroupRanks(ranks=2), "c": GroupRanks(strategy="fsdp2")},
+    )
     assert settings.of("a", "b") == (2, "ddp") and settings.of("d", "e") == (4, "ddp")
-    with pytest.raises(ConfigError, match="asks a for 2 with ddp, d for 4 with ddp; set the same for all of them, or"):
+    with pytest.raises(
+        ConfigError, match="asks a for 2 with ddp, d for 4 with ddp; set the same for all of them, or"
+    ):
         settings.of("a", "d")
 
 
 def test_asking_for_a_group_that_is_not_there() -> None:
     settings = ClusterSettings(groups={"verifer": GroupRanks(ranks=2)})
     settings.check_groups(["verifer"])
-    with pytest.raises(ConfigError, match=r"cluster.groups names \['verifer'\], but the worker groups are \['solver', 'verifier'\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"cluster.groups names \['verifer'\], but the worker groups are \['solver', 'verifier'\]",
+    ):
         settings.check_groups(["verifier", "solver"])
 
 

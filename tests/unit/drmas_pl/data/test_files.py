@@ -43,9 +43,15 @@ def test_parquet_rows_are_counted_over_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"a": 1}\n{"a": 1\n', r"line 2: expected one JSON object, got '\{\"a\": 1' \(.* at column 8\); fix or remove the line"),
+        (
+            b'{"a": 1}\n{"a": 1\n',
+            r"line 2: expected one JSON object, got '\{\"a\": 1' \(.* at column 8\); fix or remove the line",
+        ),
         (b"[\n", r"line 1: expected one JSON object, .*; write one object a line instead of one array"),
-        (b"[1, 2]\n", r"line 1: expected a JSON object, got '\[1, 2\]'; write one object with named columns a line"),
+        (
+            b"[1, 2]\n",
+            r"line 1: expected a JSON object, got '\[1, 2\]'; write one object with named columns a line",
+        ),
         (b'{"a": "\xff"}\n', r"line 1: expected UTF-8, got byte 0xff; save the file as UTF-8"),
         (b'{"a": "\\ud800"}\n', r"line 1: expected Unicode text, got half of a surrogate pair"),
         (b"x" * 100, r"got 'x{59}…'"),
@@ -61,19 +67,25 @@ def test_bad_lines_are_named(tmp_path: Path, content: bytes, message: str) -> No
 def test_a_file_that_is_no_parquet_says_so(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     file.write_text('{"a": 1}\n')
-    with pytest.raises(DataError, match=r"a\.parquet: expected a Parquet file, got an error after row 0 .*; write it anew"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet: expected a Parquet file, got an error after row 0 .*; write it anew"
+    ):
         rows_of(file)
 
 
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected a suffix \.jsonl, .*\.parquet.*, got \.csv; convert or rename the file"):
+    with pytest.raises(
+        DataError, match=r"expected a suffix \.jsonl, .*\.parquet.*, got \.csv; convert or rename the file"
+    ):
         read_rows(tmp_path / "a.csv")
 
 
 def test_a_missing_file_lists_the_nearest_names(tmp_path: Path) -> None:
     for name in ("train.jsonl", "test.jsonl", "notes.md", ".hidden"):
         (tmp_path / name).touch()
-    with pytest.raises(DataError, match=r"no file .*trian\.jsonl; nearest in its folder: train\.jsonl") as caught:
+    with pytest.raises(
+        DataError, match=r"no file .*trian\.jsonl; nearest in its folder: train\.jsonl"
+    ) as caught:
         locate(tmp_path / "trian.jsonl")
     assert "notes.md" not in str(caught.value)
     with pytest.raises(DataError, match=r"nearest in its folder: notes\.md, test\.jsonl, train\.jsonl$"):
@@ -89,13 +101,17 @@ def test_a_missing_folder_names_the_last_one_that_exists(tmp_path: Path) -> None
 def test_a_folder_lists_its_files(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"{number}.jsonl").touch()
-    with pytest.raises(DataError, match=r"expected a file, got the folder .*: 0\.jsonl, .*7\.jsonl, … \(10 in all\)"):
+    with pytest.raises(
+        DataError, match=r"expected a file, got the folder .*: 0\.jsonl, .*7\.jsonl, … \(10 in all\)"
+    ):
         locate(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["embedded:search/trian", "embedded:search/corpus", "embedded:../types"])
 def test_only_embedded_tasks_can_be_named(name: str) -> None:
-    with pytest.raises(DataError, match=r"no embedded tasks named .*embedded:math/test, .*embedded:search/train"):
+    with pytest.raises(
+        DataError, match=r"no embedded tasks named .*embedded:math/test, .*embedded:search/train"
+    ):
         locate(name)
 
 

@@ -19,7 +19,9 @@ def test_length_is_measured_as_asked() -> None:
 
 
 def test_long_questions_are_refused_when_asked() -> None:
-    with pytest.raises(DataError, match=r"2 of 3 questions are longer than 3, the longest is task 'c' with 13; raise"):
+    with pytest.raises(
+        DataError, match=r"2 of 3 questions are longer than 3, the longest is task 'c' with 13; raise"
+    ):
         within_length(TASKS, 3, overlong="error")
     assert within_length(TASKS, 13, overlong="error") == TASKS
 

@@ -20,7 +20,9 @@ from drmas_pl.types import Task
 
 
 def make_tasks(name: str, count: int) -> tuple[Task, ...]:
-    return tuple(Task(f"{name}{number}", f"{name} {number}?", ("1",), f"source{number % 2}") for number in range(count))
+    return tuple(
+        Task(f"{name}{number}", f"{name} {number}?", ("1",), f"source{number % 2}") for number in range(count)
+    )
 
 
 def make_module(**changes: Any) -> TaskDataModule:
@@ -57,7 +59,12 @@ class Watcher(lightning.LightningModule):
 
 
 def make_trainer(folder: Path, **settings: Any) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
     return lightning.Trainer(accelerator="cpu", default_root_dir=folder, **{**quiet, **settings})
 
 
@@ -70,7 +77,10 @@ def test_embedded_files_are_read() -> None:
         balance="data_source",
     )
     for iteration in (0, 1, 300):
-        assert Counter(task.data_source for task in module.tasks_for(iteration)) == {"geo_one_hop": 12, "geo_two_hop": 12}
+        assert Counter(task.data_source for task in module.tasks_for(iteration)) == {
+            "geo_one_hop": 12,
+            "geo_two_hop": 12,
+        }
     assert module.fingerprints["train"] == fingerprint(read_tasks("embedded:search/train"))
     assert module.iterations_per_epoch == 239
 
@@ -96,7 +106,10 @@ def test_limits_keep_a_seeded_share_of_every_source(split: Any) -> None:
     assert Counter(task.data_source for task in module.tasks(split)) == {"source0": 2, "source1": 2}
     assert {task.id for task in module.tasks(split)} < {task.id for task in make_module().tasks(split)}
     assert module.fingerprints[split] != make_module().fingerprints[split]
-    assert any(make_module(seed=seed, **{f"limit_{split}": 4}).tasks(split) != module.tasks(split) for seed in range(1, 5))
+    assert any(
+        make_module(seed=seed, **{f"limit_{split}": 4}).tasks(split) != module.tasks(split)
+        for seed in range(1, 5)
+    )
 
 
 def test_overlap_is_refused_unless_allowed() -> None:
@@ -112,9 +125,13 @@ def test_splits_may_be_left_out() -> None:
     assert module.tasks("validation") == ()
     assert list(module.val_dataloader()) == []
     assert list(module.fingerprints) == ["test"]
-    with pytest.raises(DataError, match="there are no training tasks to draw from; give TaskDataModule a train file"):
+    with pytest.raises(
+        DataError, match="there are no training tasks to draw from; give TaskDataModule a train file"
+    ):
         module.tasks_for(0)
-    with pytest.raises(DataError, match="validation must hold at least one task, got none; leave validation out"):
+    with pytest.raises(
+        DataError, match="validation must hold at least one task, got none; leave validation out"
+    ):
         make_module(validation=[]).setup()
 
 
@@ -144,32 +161,47 @@ def test_a_stock_trainer_plays_the_same_iterations(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_epochs=3, enable_checkpointing=False)
     trainer.fit(watcher, datamodule=module)
     trainer.test(watcher, datamodule=module, verbose=False)
-    assert watcher.seen["train"] == [[task.id for task in module.tasks_for(iteration)] for iteration in range(9)]
+    assert watcher.seen["train"] == [
+        [task.id for task in module.tasks_for(iteration)] for iteration in range(9)
+    ]
     assert watcher.seen["validation"] == 3 * [[f"validation{n}" for n in range(4)], ["validation4"]]
     assert watcher.seen["test"] == [[f"test{n}" for n in range(4)], ["test4", "test5"]]
 
 
 def test_a_checkpoint_at_the_end_of_an_epoch_resumes_with_the_next_one(tmp_path: Path) -> None:
     module, watcher = make_module(), Watcher()
-    make_trainer(tmp_path, max_epochs=1, callbacks=[ModelCheckpoint(tmp_path, save_last=True)]).fit(watcher, datamodule=module)
+    make_trainer(tmp_path, max_epochs=1, callbacks=[ModelCheckpoint(tmp_path, save_last=True)]).fit(
+        watcher, datamodule=module
+    )
     resumed = Watcher()
     make_trainer(tmp_path, max_epochs=2, enable_checkpointing=False).fit(
         resumed, datamodule=make_module(), ckpt_path=tmp_path / "last.ckpt"
     )
-    assert resumed.seen["train"] == [[task.id for task in module.tasks_for(iteration)] for iteration in (3, 4, 5)]
+    assert resumed.seen["train"] == [
+        [task.id for task in module.tasks_for(iteration)] for iteration in (3, 4, 5)
+    ]
 
 
 def test_resuming_with_changed_data_is_refused(tmp_path: Path) -> None:
     module = make_module()
-    make_trainer(tmp_path, max_epochs=1, callbacks=[ModelCheckpoint(tmp_path, save_last=True)]).fit(Watcher(), datamodule=module)
+    make_trainer(tmp_path, max_epochs=1, callbacks=[ModelCheckpoint(tmp_path, save_last=True)]).fit(
+        Watcher(), datamodule=module
+    )
     changed = make_module(train=make_tasks("train", 11))
     trainer = make_trainer(tmp_path, max_epochs=2, enable_checkpointing=False)
-    with pytest.raises(DataError, match=r"the data differs from the checkpoint's \(fingerprints: .* then, .* now\); restore the files"):
+    with pytest.raises(
+        DataError,
+        match=r"the data differs from the checkpoint's \(fingerprints: .* then, .* now\); restore the files",
+    ):
         trainer.fit(Watcher(), datamodule=changed, ckpt_path=tmp_path / "last.ckpt")
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"tasks_per_iteration": 3}, {"balance": "data_source"}, {"limit_test": 2}])
-def test_everything_that_decides_the_order_is_compared(change: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"tasks_per_iteration": 3}, {"balance": "data_source"}, {"limit_test": 2}]
+)
+def test_everything_that_decides_the_order_is_compared(
+    change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     state = json.loads(json.dumps(make_module().state_dict()))
     make_module().load_state_dict(state)
     with pytest.raises(DataError, match="set allow_changed_data=True to go on with the new ones"):

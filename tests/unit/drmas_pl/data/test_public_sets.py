@@ -30,7 +30,9 @@ def test_the_public_sets_are_known_by_their_hub_names() -> None:
         "zwhe99/simplerl-minerva-math",
         "realtreetune/olympiadbench",
     }
-    assert {(public.hub, public.split) for public in SEARCH} == {("PeterJinGo/nq_hotpotqa_train", split) for split in ("train", "test")}
+    assert {(public.hub, public.split) for public in SEARCH} == {
+        ("PeterJinGo/nq_hotpotqa_train", split) for split in ("train", "test")
+    }
     assert [public.source for public in MATH if public.use == "train"] == ["dapo_filter"]
 
 
@@ -67,22 +69,46 @@ def test_a_problem_that_speaks_of_steps_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("source", "row", "reference", "metadata"),
     [
-        ("aime_2024", {"id": 60, "problem": "P?", "solution": "S", "answer": "204", "url": "u", "year": "2024"}, "204", {}),
-        ("aime_2025", {"problem_idx": 1, "problem": "P?", "answer": 70, "problem_type": ["Number Theory"]}, "70", {}),
+        (
+            "aime_2024",
+            {"id": 60, "problem": "P?", "solution": "S", "answer": "204", "url": "u", "year": "2024"},
+            "204",
+            {},
+        ),
+        (
+            "aime_2025",
+            {"problem_idx": 1, "problem": "P?", "answer": 70, "problem_type": ["Number Theory"]},
+            "70",
+            {},
+        ),
         (
             "math_500",
-            {"problem": "P?", "solution": "S", "answer": "\\frac{1}{2}", "subject": "Algebra", "level": 2, "unique_id": "test/a/1.json"},
+            {
+                "problem": "P?",
+                "solution": "S",
+                "answer": "\\frac{1}{2}",
+                "subject": "Algebra",
+                "level": 2,
+                "unique_id": "test/a/1.json",
+            },
             "\\frac{1}{2}",
             {"subject": "Algebra", "level": 2},
         ),
         ("amc_23", {"problem": "P?", "answer": 27.0, "url": "u"}, "27", {}),
         ("minerva_math", {"problem": "P?", "solution": "S", "answer": "4.5e33"}, "4.5e33", {}),
         ("olympiadbench", {"problem": "P?", "answer": "2,3", "solution": "S"}, "2,3", {}),
-        ("olympiadbench", {"question": "P?", "final_answer": ["2"], "solution": ["S"], "unit": None}, "2", {}),
+        (
+            "olympiadbench",
+            {"question": "P?", "final_answer": ["2"], "solution": ["S"], "unit": None},
+            "2",
+            {},
+        ),
     ],
 )
 def test_test_sets(source: str, row: dict[str, Any], reference: str, metadata: dict[str, Any]) -> None:
-    assert task_of(BY_SOURCE[source], row, 3) == Task(f"{source}/test/3", "P?", (reference,), source, {"split": "test", **metadata})
+    assert task_of(BY_SOURCE[source], row, 3) == Task(
+        f"{source}/test/3", "P?", (reference,), source, {"split": "test", **metadata}
+    )
 
 
 @pytest.mark.parametrize(("about", "use"), [(SEARCH[0], "train"), (SEARCH[1], "test")])
@@ -92,23 +118,42 @@ def test_search_sets_keep_their_sources_and_all_answers(about: PublicSet, use: s
         "question": "who wrote it",
         "golden_answers": ["Ada Lovelace", "Lovelace"],
         "data_source": "hotpotqa",
-        "prompt": [{"role": "user", "content": "Answer the given question. You must … Question: who wrote it?"}],
+        "prompt": [
+            {"role": "user", "content": "Answer the given question. You must … Question: who wrote it?"}
+        ],
         "ability": "fact-reasoning",
         "reward_model": {"ground_truth": {"target": ["Ada Lovelace", "Lovelace"]}, "style": "rule"},
         "extra_info": {"index": 0, "split": use},
         "metadata": {"supporting_facts": {"title": ["Ada"]}},
     }
-    expected = Task(f"hotpotqa/{use}/0", "who wrote it", ("Ada Lovelace", "Lovelace"), "hotpotqa", {"split": use})
+    expected = Task(
+        f"hotpotqa/{use}/0", "who wrote it", ("Ada Lovelace", "Lovelace"), "hotpotqa", {"split": use}
+    )
     assert task_of(about, row) == expected
 
 
 @pytest.mark.parametrize(
     ("convert", "about", "row", "message"),
     [
-        (problem_row, MATH[1], {"problem": "P?"}, r"^HuggingFaceH4/aime_2024, row 8: expected reward_model\.ground_truth"),
+        (
+            problem_row,
+            MATH[1],
+            {"problem": "P?"},
+            r"^HuggingFaceH4/aime_2024, row 8: expected reward_model\.ground_truth",
+        ),
         (problem_row, MATH[1], {"text": "P?", "answer": "1"}, r"row 8: expected a question or a prompt"),
-        (chat_math_row, MATH[0], {"question": "P?", "answer": "1"}, r"aaabiao/dapo_filter, row 8: expected a question or a prompt"),
-        (search_row, SEARCH[0], {"question": "P?", "golden_answers": []}, r"row 8: the reference must have at least one alternative"),
+        (
+            chat_math_row,
+            MATH[0],
+            {"question": "P?", "answer": "1"},
+            r"aaabiao/dapo_filter, row 8: expected a question or a prompt",
+        ),
+        (
+            search_row,
+            SEARCH[0],
+            {"question": "P?", "golden_answers": []},
+            r"row 8: the reference must have at least one alternative",
+        ),
     ],
 )
 def test_other_columns_are_named(convert: Any, about: PublicSet, row: dict[str, Any], message: str) -> None:
@@ -117,14 +162,21 @@ def test_other_columns_are_named(convert: Any, about: PublicSet, row: dict[str, 
 
 
 def make_rows(count: int, about: PublicSet, *, start: int = 0) -> list[dict[str, Any]]:
-    return [problem_row({"problem": f"Problem {number}?", "answer": number}, about, number) for number in range(start, start + count)]
+    return [
+        problem_row({"problem": f"Problem {number}?", "answer": number}, about, number)
+        for number in range(start, start + count)
+    ]
 
 
 def test_dividing_leaves_three_disjoint_splits() -> None:
     train, test = make_rows(20, MATH[0]), make_rows(5, MATH[1], start=18)
     repeated = [problem_row({"problem": " problem  3 ", "answer": 3}, MATH[0], 99)]
     division = divide(train + repeated, test, validation_size=6, seed=0)
-    assert {split: len(rows) for split, rows in division.rows.items()} == {"train": 12, "validation": 6, "test": 5}
+    assert {split: len(rows) for split, rows in division.rows.items()} == {
+        "train": 12,
+        "validation": 6,
+        "test": 5,
+    }
     assert (division.repeated, division.tested) == (1, 2)
     ids = Counter(row["extra_info"]["id"] for rows in division.rows.values() for row in rows)
     assert set(ids.values()) == {1}
@@ -134,7 +186,13 @@ def test_dividing_leaves_three_disjoint_splits() -> None:
 def test_validation_keeps_shares_and_follows_the_seed() -> None:
     rows = [
         search_row(
-            {"question": f"q{number}", "golden_answers": ["a"], "data_source": "nq" if number % 2 else "hotpotqa"}, SEARCH[0], number
+            {
+                "question": f"q{number}",
+                "golden_answers": ["a"],
+                "data_source": "nq" if number % 2 else "hotpotqa",
+            },
+            SEARCH[0],
+            number,
         )
         for number in range(100)
     ]
@@ -145,5 +203,7 @@ def test_validation_keeps_shares_and_follows_the_seed() -> None:
 
 
 def test_something_must_be_left_to_train_on() -> None:
-    with pytest.raises(DataError, match="validation_size must leave something to train on, got 3 of 3 rows; take fewer"):
+    with pytest.raises(
+        DataError, match="validation_size must leave something to train on, got 3 of 3 rows; take fewer"
+    ):
         divide(make_rows(3, MATH[0]), [], validation_size=3, seed=0)

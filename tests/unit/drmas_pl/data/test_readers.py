@@ -102,12 +102,19 @@ def test_numbers_become_the_text_people_write(answer: Any, text: str) -> None:
 def test_the_bare_question_goes_before_a_prompt_with_instructions() -> None:
     prompt = [{"role": "user", "content": "Answer the given question. Question: Who?"}]
     assert task_of(question="Who?", prompt=prompt, answer="Ada").question == "Who?"
-    assert task_of(env_kwargs={"question": "Who?"}, question="Which?", prompt=prompt, answer="Ada").question == "Who?"
+    assert (
+        task_of(env_kwargs={"question": "Who?"}, question="Which?", prompt=prompt, answer="Ada").question
+        == "Who?"
+    )
     assert task_of(prompt="Who?", answer="Ada").question == "Who?"
 
 
 def test_the_last_user_message_counts() -> None:
-    prompt = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Who?"}]
+    prompt = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Who?"},
+    ]
     assert task_of(prompt=prompt, answer="Ada").question == "Who?"
 
 
@@ -115,7 +122,13 @@ def test_env_kwargs_reach_the_environment_and_win_over_extra_info() -> None:
     task = task_of(
         prompt="Go.",
         extra_info={"size": 5, "split": "train", "index": 3, "answer": "42"},
-        env_kwargs={"size": 6, "walls": [1, 2], "ground_truth": "42", "question": "Go!", "data_source": "grid"},
+        env_kwargs={
+            "size": 6,
+            "walls": [1, 2],
+            "ground_truth": "42",
+            "question": "Go!",
+            "data_source": "grid",
+        },
         ability="plan",
     )
     assert task == Task("grid/3", "Go!", ("42",), "grid", {"size": 6, "split": "train", "walls": [1, 2]})
@@ -124,7 +137,8 @@ def test_env_kwargs_reach_the_environment_and_win_over_extra_info() -> None:
 def test_only_an_environment_that_knows_its_answer_may_lack_a_reference() -> None:
     assert task_of(question="Reach the goal.", env_kwargs={"seed": 1}).reference == ()
     with pytest.raises(
-        DataError, match=r"line 1: expected reward_model\.ground_truth .* or one of golden_answers, answers, answer, got the col"
+        DataError,
+        match=r"line 1: expected reward_model\.ground_truth .* or one of golden_answers, answers, answer, got the col",
     ):
         task_of(question="Who?", anwser="Ada")
     with pytest.raises(DataError, match="expected reward_model"):
@@ -144,7 +158,8 @@ def test_ids_come_from_the_row_or_its_content() -> None:
 def test_a_repeated_id_names_both_places() -> None:
     rows = [SourceRow(f"a.jsonl, line {number}", {"question": "Who?", "answer": "Ada"}) for number in (1, 2)]
     with pytest.raises(
-        DataError, match=r"line 2: expected an id of its own, got 'unknown/\w+' again \(first at a\.jsonl, line 1\); give every"
+        DataError,
+        match=r"line 2: expected an id of its own, got 'unknown/\w+' again \(first at a\.jsonl, line 1\); give every",
     ):
         tasks_from_rows(rows)
 
@@ -156,42 +171,81 @@ def test_split_and_limit(tmp_path: Path) -> None:
     assert [task.id for task in read_tasks(file, split="test", limit=1)] == ["hotpotqa/0"]
     plain = write(tmp_path / "b.jsonl", [{"question": "?!", "answer": "1", "split": "dev"}])
     assert len(read_tasks(plain, split="dev")) == 1
-    with pytest.raises(DataError, match=r"expected rows with split 'dev', got only test, train; choose one of these"):
+    with pytest.raises(
+        DataError, match=r"expected rows with split 'dev', got only test, train; choose one of these"
+    ):
         read_tasks(file, split="dev")
-    with pytest.raises(DataError, match=r"line 1: expected extra_info\.split, since a split was asked for, got None"):
+    with pytest.raises(
+        DataError, match=r"line 1: expected extra_info\.split, since a split was asked for, got None"
+    ):
         read_tasks(write(tmp_path / "c.jsonl", [{"question": "?!", "answer": "1"}]), split="dev")
     with pytest.raises(ValueError, match="limit must be at least 1 or None, got 0"):
         read_tasks(file, limit=0)
 
 
 def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected tasks in .*a\.jsonl, got an empty file; write one object a line"):
+    with pytest.raises(
+        DataError, match=r"expected tasks in .*a\.jsonl, got an empty file; write one object a line"
+    ):
         read_tasks(write(tmp_path / "a.jsonl", []))
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"problem": "1 + 1?", "answer": 2}, "expected a question or a prompt, got the columns problem, answer; name one 'question'"),
+        (
+            {"problem": "1 + 1?", "answer": 2},
+            "expected a question or a prompt, got the columns problem, answer; name one 'question'",
+        ),
         ({}, "got the columns none"),
-        ({"question": " ", "answer": 2}, r"the question must be a text that is not blank, got ' '; fix or remove the row"),
+        (
+            {"question": " ", "answer": 2},
+            r"the question must be a text that is not blank, got ' '; fix or remove the row",
+        ),
         ({"question": 3, "answer": 2}, "the question must be a text that is not blank, got 3"),
-        ({"prompt": [{"role": "user", "content": ["Who?"]}], "answer": 2}, r"the question must be .*, got \['Who\?'\]"),
-        ({"prompt": {"role": "user"}, "answer": 2}, r"prompt must be a list of messages, got \{.*; write \[\{'role': 'user'"),
+        (
+            {"prompt": [{"role": "user", "content": ["Who?"]}], "answer": 2},
+            r"the question must be .*, got \['Who\?'\]",
+        ),
+        (
+            {"prompt": {"role": "user"}, "answer": 2},
+            r"prompt must be a list of messages, got \{.*; write \[\{'role': 'user'",
+        ),
         ({"prompt": ["Who?"], "answer": 2}, "prompt must be a list of messages"),
-        ({"prompt": [{"role": "system", "content": "x"}]}, r"must have a message with role 'user', got the roles \['system'\]; add one"),
-        ({"question": "?!", "reward_model": "2"}, "reward_model must be an object, got '2'; write it with named entries"),
+        (
+            {"prompt": [{"role": "system", "content": "x"}]},
+            r"must have a message with role 'user', got the roles \['system'\]; add one",
+        ),
+        (
+            {"question": "?!", "reward_model": "2"},
+            "reward_model must be an object, got '2'; write it with named entries",
+        ),
         ({"question": "?!", "answer": "2", "extra_info": [1]}, r"extra_info must be an object, got \[1\]"),
         ({"question": "?!", "answer": "2", "env_kwargs": "x"}, "env_kwargs must be an object, got 'x'"),
-        ({"question": "?!", "answer": "2", "data_source": 3}, "data_source must be the name of a collection, got 3; write a text"),
-        ({"question": "?!", "answers": []}, "the reference must have at least one alternative, got an empty list"),
-        ({"question": "?!", "answer": ""}, "a reference must be a text that is not blank or a finite number, got ''"),
+        (
+            {"question": "?!", "answer": "2", "data_source": 3},
+            "data_source must be the name of a collection, got 3; write a text",
+        ),
+        (
+            {"question": "?!", "answers": []},
+            "the reference must have at least one alternative, got an empty list",
+        ),
+        (
+            {"question": "?!", "answer": ""},
+            "a reference must be a text that is not blank or a finite number, got ''",
+        ),
         ({"question": "?!", "answer": True}, "a finite number, got True"),
         ({"question": "?!", "answer": float("nan")}, "a finite number, got nan"),
         ({"question": "?!", "answers": ["a", None]}, "a finite number, got None"),
         ({"question": "?!", "answer": {"value": 2}}, "expected reward_model.ground_truth"),
-        ({"question": "?!", "answer": "2", "id": 2.5}, "id must be a text or a whole number, got 2.5; fix it or leave it out"),
-        ({"question": "?!", "answer": "2", "extra_info": {"index": True}}, "index must be a text or a whole number, got True"),
+        (
+            {"question": "?!", "answer": "2", "id": 2.5},
+            "id must be a text or a whole number, got 2.5; fix it or leave it out",
+        ),
+        (
+            {"question": "?!", "answer": "2", "extra_info": {"index": True}},
+            "index must be a text or a whole number, got True",
+        ),
     ],
 )
 def test_mistyped_rows_are_named(values: dict[str, Any], message: str) -> None:

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from drmas_pl.batch import TokenBatch
-from drmas_pl.data.recorded import RecordedTurns, TrajectoryWriter, collate_rows, decode, encode, read_trajectories, write_trajectories
+from drmas_pl.data.recorded import (
+    RecordedTurns,
+    TrajectoryWriter,
+    collate_rows,
+    decode,
+    encode,
+    read_trajectories,
+    write_trajectories,
+)
 from drmas_pl.errors import DataError
 from drmas_pl.parsing import Parsed
 from drmas_pl.types import Task, Trajectory, Turn
@@ -47,7 +55,8 @@ def make_trajectory(*turns: Turn, **changes: Any) -> Trajectory:
     values: dict[str, Any] = {
         "task": task,
         "sample": 2,
-        "turns": turns or (make_turn(), make_turn("verifier", 1, parsed=Parsed("no_verdict", reason="no verdict"))),
+        "turns": turns
+        or (make_turn(), make_turn("verifier", 1, parsed=Parsed("no_verdict", reason="no verdict"))),
         "reward": 1.0,
         "outcome": "terminated",
         "success": True,
@@ -56,7 +65,9 @@ def make_trajectory(*turns: Turn, **changes: Any) -> Trajectory:
     return Trajectory(**{**values, **changes})
 
 
-FAILED = make_trajectory(make_turn(), outcome="failed", success=False, reward=0.0, cause="grader died\nat once")
+FAILED = make_trajectory(
+    make_turn(), outcome="failed", success=False, reward=0.0, cause="grader died\nat once"
+)
 
 
 def test_writing_and_reading_loses_nothing(tmp_path: Path) -> None:
@@ -73,19 +84,29 @@ floats = st.floats(allow_nan=False)
     text=st.text(st.characters(codec="utf-8")),
     metric=floats,
     metadata=st.dictionaries(
-        st.text(st.characters(codec="utf-8")), st.none() | st.booleans() | st.integers() | floats | st.lists(st.text())
+        st.text(st.characters(codec="utf-8")),
+        st.none() | st.booleans() | st.integers() | floats | st.lists(st.text()),
     ),
 )
 @settings(max_examples=80, deadline=None)
-def test_any_value_survives(logprobs: list[float], text: str, metric: float, metadata: dict[str, Any]) -> None:
-    turn = make_turn(logprobs=tuple(logprobs), text=text, parsed=Parsed("malformed", reason=text, verdict=text))
-    trajectory = make_trajectory(turn, metrics={"m": metric}, reward=metric, task=Task("a", text, (text,), text, metadata))
+def test_any_value_survives(
+    logprobs: list[float], text: str, metric: float, metadata: dict[str, Any]
+) -> None:
+    turn = make_turn(
+        logprobs=tuple(logprobs), text=text, parsed=Parsed("malformed", reason=text, verdict=text)
+    )
+    trajectory = make_trajectory(
+        turn, metrics={"m": metric}, reward=metric, task=Task("a", text, (text,), text, metadata)
+    )
     line = json.dumps(encode(trajectory))
     assert decode(json.loads(line), "a.jsonl, line 1") == trajectory
 
 
 def test_numbers_that_are_not_finite_survive() -> None:
-    trajectory = decode(json.loads(json.dumps(encode(make_trajectory(make_turn(logprobs=(-math.inf, math.nan, 0.0)))))), "here")
+    trajectory = decode(
+        json.loads(json.dumps(encode(make_trajectory(make_turn(logprobs=(-math.inf, math.nan, 0.0)))))),
+        "here",
+    )
     assert trajectory.turns[0].logprobs[0] == -math.inf
     assert math.isnan(trajectory.turns[0].logprobs[1])
 
@@ -129,7 +150,10 @@ def test_a_crash_costs_the_last_line_only(tmp_path: Path, caplog: pytest.LogCapt
     ("change", "message"),
     [
         ({"format": 2}, r"line 1: expected a recorded trajectory of format 1, got 2; record it anew"),
-        ({"question": None, "reference": None}, r"an entry of the trajectory is missing, unknown or mistyped"),
+        (
+            {"question": None, "reference": None},
+            r"an entry of the trajectory is missing, unknown or mistyped",
+        ),
         ({"surprise": 1}, r"missing, unknown or mistyped: .*surprise"),
         ({"turns": [{"agent": "x"}]}, r"missing, unknown or mistyped: 'parsed'"),
         ({"task": 3}, r"missing, unknown or mistyped"),
@@ -144,7 +168,12 @@ def test_other_lines_are_refused(tmp_path: Path, change: dict[str, Any], message
 
 @pytest.mark.parametrize(
     ("metadata", "recorded"),
-    [({"a": {"b": (1, 2)}}, {"a": {"b": [1, 2]}}), ({1: "a"}, {"1": "a"}), ({"a": {3}}, {"a": "{3}"}), ({"a": None}, {"a": None})],
+    [
+        ({"a": {"b": (1, 2)}}, {"a": {"b": [1, 2]}}),
+        ({1: "a"}, {"1": "a"}),
+        ({"a": {3}}, {"a": "{3}"}),
+        ({"a": None}, {"a": None}),
+    ],
 )
 def test_metadata_is_recorded_as_near_as_json_allows(tmp_path: Path, metadata: Any, recorded: Any) -> None:
     trajectory = make_trajectory(task=Task("q", "?", metadata=metadata))
@@ -154,8 +183,14 @@ def test_metadata_is_recorded_as_near_as_json_allows(tmp_path: Path, metadata: A
 
 def test_rows_are_the_usable_turns_of_one_agent() -> None:
     empty = make_turn(response_ids=(), logprobs=())
-    trajectories = [make_trajectory(), FAILED, make_trajectory(empty, make_turn(index=1, response_ids=(9,), logprobs=(-0.5,)), reward=0.25)]
-    dataset = RecordedTurns(trajectories, "solver", advantages=lambda trajectory, turn: trajectory.reward + turn.index)
+    trajectories = [
+        make_trajectory(),
+        FAILED,
+        make_trajectory(empty, make_turn(index=1, response_ids=(9,), logprobs=(-0.5,)), reward=0.25),
+    ]
+    dataset = RecordedTurns(
+        trajectories, "solver", advantages=lambda trajectory, turn: trajectory.reward + turn.index
+    )
     assert [row.response_ids for row in dataset] == [(7, 8, 2), (9,)]  # type: ignore[attr-defined]
     assert [dataset[index].advantage for index in range(len(dataset))] == [1.0, 1.25]
     assert dataset[0].logprobs == (-0.1, -1 / 3, -1e-30)
@@ -165,7 +200,10 @@ def test_rows_are_the_usable_turns_of_one_agent() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="agent must have turns in the trajectories, got 'sovler'; there are turns of solver, verifier"):
+    with pytest.raises(
+        ValueError,
+        match="agent must have turns in the trajectories, got 'sovler'; there are turns of solver, verifier",
+    ):
         RecordedTurns([make_trajectory()], "sovler", advantages=[])
     with pytest.raises(ValueError, match="got 'solver'; there are turns of nobody"):
         RecordedTurns([], "solver", advantages=[])
@@ -203,13 +241,22 @@ class Imitator(lightning.LightningModule):
 
 def test_a_stock_trainer_learns_from_recorded_turns(tmp_path: Path) -> None:
     write_trajectories(tmp_path / "a.jsonl", [make_trajectory(sample=sample) for sample in range(4)])
-    dataset = RecordedTurns(read_trajectories(tmp_path / "a.jsonl"), "solver", advantages=lambda trajectory, turn: trajectory.reward)
+    dataset = RecordedTurns(
+        read_trajectories(tmp_path / "a.jsonl"),
+        "solver",
+        advantages=lambda trajectory, turn: trajectory.reward,
+    )
     model = Imitator()
     loader = DataLoader(dataset, batch_size=2, collate_fn=collate_rows(0))
     batch = next(iter(loader))
     before = model.training_step(batch, 0).item()
     trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+        accelerator="cpu",
+        max_epochs=5,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(model, loader)
     assert model.training_step(batch, 0).item() < before / 2

@@ -53,7 +53,9 @@ def test_an_iteration_that_ends_with_the_epoch_is_followed_by_a_new_permutation(
     asked=st.lists(st.integers(0, 120), min_size=1, max_size=5),
 )
 @settings(max_examples=150, deadline=None)
-def test_an_iteration_does_not_depend_on_what_was_asked_before(sizes: list[int], total: int, seed: int, asked: list[int]) -> None:
+def test_an_iteration_does_not_depend_on_what_was_asked_before(
+    sizes: list[int], total: int, seed: int, asked: list[int]
+) -> None:
     tasks = make_tasks(*sizes)
     for balance in ("none", "data_source"):
         walked = TaskSchedule(tasks, total, seed=seed, balance=balance)
@@ -68,7 +70,11 @@ def test_an_iteration_does_not_depend_on_what_was_asked_before(sizes: list[int],
 
 def test_seed_and_iteration_change_the_draw() -> None:
     tasks = make_tasks(50)
-    draws = {tuple(ids(TaskSchedule(tasks, 10, seed=seed).tasks_for(iteration))) for seed in range(4) for iteration in range(3)}
+    draws = {
+        tuple(ids(TaskSchedule(tasks, 10, seed=seed).tasks_for(iteration)))
+        for seed in range(4)
+        for iteration in range(3)
+    }
     assert len(draws) == 12
 
 
@@ -119,7 +125,9 @@ def test_the_order_of_the_file_matters_only_within_a_source() -> None:
         ([5, 5, 5], 2, ([0, 0, 0], [0, 1, 2])),
     ],
 )
-def test_draws_are_divided_as_evenly_as_the_pools_allow(sizes: list[int], total: int, expected: tuple[list[int], list[int]]) -> None:
+def test_draws_are_divided_as_evenly_as_the_pools_allow(
+    sizes: list[int], total: int, expected: tuple[list[int], list[int]]
+) -> None:
     assert split_evenly(sizes, total) == expected
 
 

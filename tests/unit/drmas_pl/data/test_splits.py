@@ -46,7 +46,10 @@ def test_the_fingerprint_is_the_same_on_every_machine() -> None:
 
 def test_the_fingerprint_refuses_what_has_no_stable_form() -> None:
     fingerprint([replace(TASK, metadata={"day": date(2025, 1, 1), "raw": b"\x00"})])
-    with pytest.raises(DataError, match=r"task 'a': metadata must be JSON-like, got a object, which has no stable written form; use texts"):
+    with pytest.raises(
+        DataError,
+        match=r"task 'a': metadata must be JSON-like, got a object, which has no stable written form; use texts",
+    ):
         fingerprint([replace(TASK, metadata={"bad": object()})])
 
 
@@ -64,7 +67,10 @@ def test_disjoint_splits_pass() -> None:
         ),
         (([TASK], [], [Task("c", "1 +  1")]), r"train and test share 1 question \(0 exactly, 1 normalised\)"),
         (([], [TASK], [TASK]), "validation and test share 1 question"),
-        (([TASK, Task("b", "Who?")], [], [TASK, Task("d", "who?")]), r"share 2 questions \(1 exactly, 1 normalised\)"),
+        (
+            ([TASK, Task("b", "Who?")], [], [TASK, Task("d", "who?")]),
+            r"share 2 questions \(1 exactly, 1 normalised\)",
+        ),
     ],
 )
 def test_overlap_is_counted(splits: tuple[list[Task], list[Task], list[Task]], message: str) -> None:
@@ -73,7 +79,9 @@ def test_overlap_is_counted(splits: tuple[list[Task], list[Task], list[Task]], m
 
 
 def test_all_overlaps_are_reported_at_once() -> None:
-    with pytest.raises(DataError, match=r"train and validation share .*; train and test share .*; validation and test share"):
+    with pytest.raises(
+        DataError, match=r"train and validation share .*; train and test share .*; validation and test share"
+    ):
         check_disjoint([TASK], [TASK], test=[TASK])
 
 
@@ -95,7 +103,9 @@ def test_the_table_counts_every_source_in_every_split() -> None:
 
 
 def test_a_subset_keeps_shares_order_and_ids() -> None:
-    tasks = [replace(TASK, id=str(number), data_source="big" if number % 4 else "small") for number in range(100)]
+    tasks = [
+        replace(TASK, id=str(number), data_source="big" if number % 4 else "small") for number in range(100)
+    ]
     subset = stratified_subset(tasks, 10, seed=0)
     assert Counter(task.data_source for task in subset) in (Counter(big=8, small=2), Counter(big=7, small=3))
     assert [int(task.id) for task in subset] == sorted(int(task.id) for task in subset)

@@ -39,7 +39,9 @@ def test_memory_follows_the_samples(seed: int) -> None:
             break
         plan = branch(row, token)
         assert sorted(set(plan.row.tolist())) == list(range(len(plan.token))), "rows are dense"
-        assert not set(plan.source.tolist()) & set(plan.target.tolist()), "a move in place must not overwrite its own source"
+        assert not set(plan.source.tolist()) & set(plan.target.tolist()), (
+            "a move in place must not overwrite its own source"
+        )
         moved = [memory[source] for source in plan.source]
         for target, content in zip(plan.target, moved):
             memory[target] = None if content is None else list(content)

@@ -24,7 +24,9 @@ def test_buckets_cover_everything_once_and_bound_the_padding() -> None:
     lengths = sorted((37 * i) % 113 + 3 for i in range(200))
     buckets = length_buckets(lengths, 128)
     assert [at for first, last in buckets for at in range(first, last)] == list(range(200))
-    assert all(sum(lengths[last - 1] - length for length in lengths[first:last]) <= 128 for first, last in buckets)
+    assert all(
+        sum(lengths[last - 1] - length for length in lengths[first:last]) <= 128 for first, last in buckets
+    )
 
 
 def test_cheaper_runs_are_shorter() -> None:

@@ -81,7 +81,9 @@ def test_constant_weights_are_packed_after_some_uses(precision: torch.dtype) -> 
         expected = layer(x)
         with fast_linear() as mode:
             for _ in range(module._PACK_AFTER + 2):
-                torch.testing.assert_close(layer(x), expected, atol=2e-2 if precision == torch.bfloat16 else 1e-5, rtol=1e-5)
+                torch.testing.assert_close(
+                    layer(x), expected, atol=2e-2 if precision == torch.bfloat16 else 1e-5, rtol=1e-5
+                )
     assert len(mode._weights._packed) == int(module.takes_packed(precision))
 
 

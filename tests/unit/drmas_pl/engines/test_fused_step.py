@@ -80,14 +80,21 @@ def play(policy: Any, *, fused: bool, engine: TransformersEngine | None = None) 
         built.append(FusedStep(*args, **kwargs))
         return built[-1]
 
-    with patch.object(forward_module, "FusedStep", build), patch.object(forward_module, "can_fuse", can_fuse if fused else lambda _: False):
+    with (
+        patch.object(forward_module, "FusedStep", build),
+        patch.object(forward_module, "can_fuse", can_fuse if fused else lambda _: False),
+    ):
         completions = engine.generate(requests())
     assert bool(built) == fused
     return completions
 
 
 def largest_gap(left: list[Completion], right: list[Completion]) -> float:
-    return max(abs(a - b) for one, other in zip(left, right, strict=True) for a, b in zip(one.logprobs, other.logprobs, strict=True))
+    return max(
+        abs(a - b)
+        for one, other in zip(left, right, strict=True)
+        for a, b in zip(one.logprobs, other.logprobs, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -95,7 +102,9 @@ def test_every_family_decodes_to_the_same_samples_and_log_probs(name: str) -> No
     policy = family(name)
     plain, fused = play(policy, fused=False), play(policy, fused=True)
     assert [completion.token_ids for completion in fused] == [completion.token_ids for completion in plain]
-    assert [completion.finish_reason for completion in fused] == [completion.finish_reason for completion in plain]
+    assert [completion.finish_reason for completion in fused] == [
+        completion.finish_reason for completion in plain
+    ]
     assert largest_gap(plain, fused) < 2e-5
 
 
@@ -134,7 +143,10 @@ def test_later_turns_go_on_from_earlier_ones_in_half_precision(precision: str, h
         # prompts that went on differ in how much of them is known, so that no slice of rows is filled at a time
         later = [
             GenerationRequest(
-                request.prompt_ids + completion.token_ids + (7,) * (place % 4 + 1), request.sampling, seed=place, order=(place,)
+                request.prompt_ids + completion.token_ids + (7,) * (place % 4 + 1),
+                request.sampling,
+                seed=place,
+                order=(place,),
             )
             for place, (request, completion) in enumerate(zip(asked, first, strict=True))
         ]

@@ -13,13 +13,19 @@ def request(prompt: int, cap: int) -> GenerationRequest:
     return GenerationRequest((1,) * prompt, SamplingParams(max_new_tokens=cap), seed=0)
 
 
-@pytest.mark.parametrize(("prompt", "cap", "context", "room"), [(3, 5, None, 5), (3, 5, 100, 5), (3, 5, 7, 4), (6, 5, 7, 1)])
-def test_room_is_the_smaller_of_cap_and_context(prompt: int, cap: int, context: int | None, room: int) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "cap", "context", "room"), [(3, 5, None, 5), (3, 5, 100, 5), (3, 5, 7, 4), (6, 5, 7, 1)]
+)
+def test_room_is_the_smaller_of_cap_and_context(
+    prompt: int, cap: int, context: int | None, room: int
+) -> None:
     assert response_room(request(prompt, cap), context) == room
 
 
 def test_no_room_is_refused_with_numbers() -> None:
-    with pytest.raises(EngineError, match=r"prompt of 7 tokens leaves no room in a context of 7; lower max_prompt_tokens"):
+    with pytest.raises(
+        EngineError, match=r"prompt of 7 tokens leaves no room in a context of 7; lower max_prompt_tokens"
+    ):
         response_room(request(7, 5), 7)
 
 

@@ -30,12 +30,16 @@ class Echo(Engine):
 
 
 def request(number: int, order: int | None = None, length: int = 1) -> GenerationRequest:
-    return GenerationRequest((number,) * length, SamplingParams(), seed=0, order=(number if order is None else order,))
+    return GenerationRequest(
+        (number,) * length, SamplingParams(), seed=0, order=(number if order is None else order,)
+    )
 
 
 def test_everything_pending_is_one_batch_sorted_by_order() -> None:
     async def play() -> list[int]:
-        waiting = [asyncio.ensure_future(pending.submit(request(number, order=-number))) for number in (1, 3, 2)]
+        waiting = [
+            asyncio.ensure_future(pending.submit(request(number, order=-number))) for number in (1, 3, 2)
+        ]
         await asyncio.sleep(0)
         assert len(pending) == 3
         assert pending.flush() == 3
@@ -88,7 +92,10 @@ def test_a_failure_reaches_exactly_the_coroutines_of_the_batch(error: Exception)
 
 def test_an_overlong_prompt_fails_alone() -> None:
     async def play() -> list[object]:
-        waiting = [asyncio.ensure_future(pending.submit(request(number, length=length))) for number, length in ((1, 3), (2, 10))]
+        waiting = [
+            asyncio.ensure_future(pending.submit(request(number, length=length)))
+            for number, length in ((1, 3), (2, 10))
+        ]
         await asyncio.sleep(0)
         pending.flush()
         return list(await asyncio.gather(*waiting, return_exceptions=True))
@@ -140,7 +147,9 @@ class Apart(Echo):
 
 def test_engines_on_devices_of_their_own_work_at_the_same_time() -> None:
     async def play() -> list[int]:
-        waiting = [asyncio.ensure_future(queue.submit(request(number))) for number, queue in enumerate(queues)]
+        waiting = [
+            asyncio.ensure_future(queue.submit(request(number))) for number, queue in enumerate(queues)
+        ]
         await asyncio.sleep(0)
         for finish in [queue.begin() for queue in queues]:
             assert finish() == 1

@@ -22,8 +22,12 @@ def slow(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_longest_common_beginning_is_found(seed: int) -> None:
     generator = random.Random(seed)
-    earlier = list({tuple(generator.randrange(3) for _ in range(generator.randrange(1, 9))) for _ in range(40)})
-    prompts = [tuple(generator.randrange(3) for _ in range(generator.randrange(1, 9))) for _ in range(60)] + earlier[:3]
+    earlier = list(
+        {tuple(generator.randrange(3) for _ in range(generator.randrange(1, 9))) for _ in range(40)}
+    )
+    prompts = [
+        tuple(generator.randrange(3) for _ in range(generator.randrange(1, 9))) for _ in range(60)
+    ] + earlier[:3]
     found = shared_prefixes(prompts, earlier)
     for prompt, source, length in zip(prompts, found.source.tolist(), found.length.tolist()):
         assert length == min(max(slow(prompt, other) for other in earlier), len(prompt) - 1)

@@ -17,7 +17,9 @@ def make(layers: int = 1, *, prompts: int = 2, width: int = 3, rows: int = 4, le
     return RowCache(layers, prompts=prompts, width=width, rows=rows, length=length, memory=Memory())
 
 
-def prefill(cache: RowCache, rows: torch.Tensor | slice, count: int, value: float, *, queries: int = 3, layer: int = 0) -> None:
+def prefill(
+    cache: RowCache, rows: torch.Tensor | slice, count: int, value: float, *, queries: int = 3, layer: int = 0
+) -> None:
     cache.open_prefill(rows, columns=queries, queries=queries)
     columns = states(count, queries, value)
     assert cache.update(columns, -columns, layer)[0] is columns, "prompts attend to what was just computed"
@@ -27,7 +29,9 @@ def test_joined_rows_see_their_prompt_and_what_was_appended() -> None:
     cache = make()
     prefill(cache, slice(0, 2), 2, 0)
     assert (cache.get_seq_length(), cache.get_mask_sizes(3, 0)) == (0, (3, 0))
-    for step, expected in enumerate(([[100, 101, 102, 50], [0, 1, 2, 150]], [[100, 101, 102, 50, 51], [0, 1, 2, 150, 151]])):
+    for step, expected in enumerate(
+        ([[100, 101, 102, 50], [0, 1, 2, 150]], [[100, 101, 102, 50, 51], [0, 1, 2, 150, 151]])
+    ):
         cache.open_decode(torch.tensor([1, 0]), step, joined=True)
         assert (cache.get_seq_length(), cache.get_mask_sizes(1, 0)) == (3 + step, (4 + step, 0))
         column = states(2, 1, 50 + step)
@@ -79,7 +83,9 @@ def test_forgotten_prompts_make_room_for_the_others() -> None:
     cache.keep_prompts(torch.tensor([1, 3]))
     assert layer.prompt_keys[:, 0, :, 0].tolist() == [[100, 101, 102], [300, 301, 302]]
     assert torch.equal(layer.prompt_values, -layer.prompt_keys)
-    assert layer.all_prompts[0][:, 0, 0, 0].tolist() == [0, 100, 200, 300], "later batches may still adopt from them"
+    assert layer.all_prompts[0][:, 0, 0, 0].tolist() == [0, 100, 200, 300], (
+        "later batches may still adopt from them"
+    )
 
 
 def test_known_columns_are_adopted_and_attended_to() -> None:
@@ -98,7 +104,9 @@ def test_known_columns_are_adopted_and_attended_to() -> None:
     keys, values = cache.update(states(2, 2, 50), -states(2, 2, 50), 0)
     assert keys[:, 0, :, 0].tolist() == [[0, 100, 101, 50, 51], [0, 1, 2, 150, 151]]
     assert torch.equal(values, -keys)
-    assert earlier.row_layers[0].all_prompts[0][:, 0, :, 0].tolist() == [[0, 1, 2], [100, 101, 102]], "the source is untouched"
+    assert earlier.row_layers[0].all_prompts[0][:, 0, :, 0].tolist() == [[0, 1, 2], [100, 101, 102]], (
+        "the source is untouched"
+    )
 
 
 def test_buffers_are_reused_while_they_suffice() -> None:
@@ -127,4 +135,8 @@ def test_states_are_kept_in_the_type_that_is_asked_for_and_given_back_in_their_o
     assert torch.equal(cache.row_layers[0].prompt_keys, half.float())
     cache.open_prefill(slice(0, 2), columns=3, queries=1)
     keys, values = cache.update(half[:, :, 2:], -half[:, :, 2:], 0)
-    assert torch.equal(keys, half) and torch.equal(values, -half) and keys.dtype == values.dtype == torch.bfloat16
+    assert (
+        torch.equal(keys, half)
+        and torch.equal(values, -half)
+        and keys.dtype == values.dtype == torch.bfloat16
+    )

@@ -62,7 +62,9 @@ def test_invert_hits_hand_computed_tokens() -> None:
 
 def test_invert_never_returns_a_token_without_weight() -> None:
     generator = torch.Generator().manual_seed(1)
-    probs = torch.where(torch.rand(50, 777, generator=generator) < 0.99, 0.0, torch.rand(50, 777, generator=generator))
+    probs = torch.where(
+        torch.rand(50, 777, generator=generator) < 0.99, 0.0, torch.rand(50, 777, generator=generator)
+    )
     probs[:, 500:] = 0
     probs[:, 3] += 1e-30
     for number in (2.0**-53, 0.5, 1 - 2.0**-53):
@@ -80,8 +82,13 @@ def test_draw_follows_the_distribution_and_reports_its_log_prob() -> None:
     assert torch.allclose(logp, expected.log()[ids], atol=1e-6)
 
 
-@pytest.mark.parametrize(("settings", "allowed"), [({"top_k": 2}, {1, 3}), ({"top_p": 0.6}, {1, 3}), ({"top_k": 3, "top_p": 0.45}, {1})])
-def test_truncation_restricts_the_tokens_but_not_the_log_probs(settings: dict[str, float], allowed: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [({"top_k": 2}, {1, 3}), ({"top_p": 0.6}, {1, 3}), ({"top_k": 3, "top_p": 0.45}, {1})],
+)
+def test_truncation_restricts_the_tokens_but_not_the_log_probs(
+    settings: dict[str, float], allowed: set[int]
+) -> None:
     probs = torch.tensor([[0.1, 0.4, 0.15, 0.3, 0.05]])
     rows = torch.zeros(5000, dtype=torch.long)
     ids, logp = draw(probs.log(), uniform(torch.arange(5000), 0), rows=rows, **settings)  # type: ignore[arg-type]
@@ -97,7 +104,9 @@ def test_top_p_is_taken_from_what_top_k_left() -> None:
 
 
 def test_top_p_equals_a_full_sort_on_flat_and_peaked_rows() -> None:
-    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.01], [1.0], [4.0], [20.0]])
+    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [[0.01], [1.0], [4.0], [20.0]]
+    )
     probs = logits.softmax(-1)
     kept = keep_top_p(probs, 0.9)
     for row in range(4):

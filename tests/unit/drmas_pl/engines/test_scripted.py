@@ -14,8 +14,15 @@ from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 TOKENIZER: Any = tiny_tokenizer()
 
 
-def request(prompt: str, *, cap: int = 50, seed: int = 0, order: int = 0, stop: tuple[str, ...] = ()) -> GenerationRequest:
-    return GenerationRequest(tuple(TOKENIZER.encode(prompt)), SamplingParams(max_new_tokens=cap, stop=stop), seed=seed, order=(order,))
+def request(
+    prompt: str, *, cap: int = 50, seed: int = 0, order: int = 0, stop: tuple[str, ...] = ()
+) -> GenerationRequest:
+    return GenerationRequest(
+        tuple(TOKENIZER.encode(prompt)),
+        SamplingParams(max_new_tokens=cap, stop=stop),
+        seed=seed,
+        order=(order,),
+    )
 
 
 def text(completion: Completion) -> str:
@@ -23,7 +30,10 @@ def text(completion: Completion) -> str:
 
 
 def test_it_keeps_the_contract_of_every_engine() -> None:
-    check_engine(ScriptedEngine(lambda prompt, seed: f"{len(prompt)} {seed}", TOKENIZER, context_length=32), samples=False)
+    check_engine(
+        ScriptedEngine(lambda prompt, seed: f"{len(prompt)} {seed}", TOKENIZER, context_length=32),
+        samples=False,
+    )
     check_engine(ScriptedEngine({"": "always"}, TOKENIZER), samples=False)
 
 
@@ -42,17 +52,26 @@ def test_a_function_may_ask_for_the_seed() -> None:
 def test_a_mapping_answers_by_what_occurs_in_the_prompt() -> None:
     engine = ScriptedEngine({"verifier": "yes", "search": "query", "": "default"}, TOKENIZER)
     prompts = ["you are the search agent", "you are the verifier of search", "hm"]
-    assert [text(c) for c in engine.generate([request(prompt) for prompt in prompts])] == ["query", "yes", "default"]
+    assert [text(c) for c in engine.generate([request(prompt) for prompt in prompts])] == [
+        "query",
+        "yes",
+        "default",
+    ]
 
 
 def test_a_mapping_without_a_fitting_key_says_so() -> None:
-    with pytest.raises(EngineError, match=r"no key of the script \['a'\] occurs in the prompt 'xyz'; add a key ''"):
+    with pytest.raises(
+        EngineError, match=r"no key of the script \['a'\] occurs in the prompt 'xyz'; add a key ''"
+    ):
         ScriptedEngine({"a": "b"}, TOKENIZER).generate([request("xyz")])
 
 
 def test_a_sequence_is_used_up_in_the_order_of_requests() -> None:
     engine = ScriptedEngine(["one", "two", "three"], TOKENIZER)
-    assert [text(c) for c in engine.generate([request("p", order=2), request("p", order=1)])] == ["two", "one"]
+    assert [text(c) for c in engine.generate([request("p", order=2), request("p", order=1)])] == [
+        "two",
+        "one",
+    ]
     assert text(engine.generate([request("p")])[0]) == "three"
     with pytest.raises(EngineError, match="3 replies are used up"):
         engine.generate([request("p")])

@@ -28,18 +28,31 @@ SPANS = {
 
 def case(rows_of: list[int], queries: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
-    shapes = [(len(rows_of), 2, queries, 8), (4, 2, WIDTH, 8), (4, 2, WIDTH, 8), (len(rows_of), 2, 3, 8), (len(rows_of), 2, 3, 8)]
+    shapes = [
+        (len(rows_of), 2, queries, 8),
+        (4, 2, WIDTH, 8),
+        (4, 2, WIDTH, 8),
+        (len(rows_of), 2, 3, 8),
+        (len(rows_of), 2, 3, 8),
+    ]
     return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
 
 
 def plain(
-    prompt: torch.Tensor, query: torch.Tensor, pk: torch.Tensor, pv: torch.Tensor, rk: torch.Tensor, rv: torch.Tensor
+    prompt: torch.Tensor,
+    query: torch.Tensor,
+    pk: torch.Tensor,
+    pv: torch.Tensor,
+    rk: torch.Tensor,
+    rv: torch.Tensor,
 ) -> torch.Tensor:
     """Copy every row's prompt and call the kernel in float64."""
     real = torch.arange(WIDTH) >= (WIDTH - LENGTHS)[:, None]
     mask = torch.cat([real[prompt], torch.ones(len(prompt), rk.shape[2], dtype=torch.bool)], 1)[:, None, None]
     keys, values = torch.cat([pk[prompt], rk], 2), torch.cat([pv[prompt], rv], 2)
-    return scaled_dot_product_attention(query.double(), keys.double(), values.double(), attn_mask=mask, scale=0.4)
+    return scaled_dot_product_attention(
+        query.double(), keys.double(), values.double(), attn_mask=mask, scale=0.4
+    )
 
 
 def make_groups(prompt: list[int], spans: tuple[Span, ...]) -> Groups:

@@ -43,7 +43,14 @@ CONFIGS = {
     "qwen3": Qwen3Config(head_dim=8, **SHAPE),
     "mistral-window": MistralConfig(sliding_window=8, **SHAPE),
     "gpt2": GPT2Config(
-        vocab_size=64, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3, eos_token_id=EOS, bos_token_id=None
+        vocab_size=64,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        initializer_range=0.3,
+        eos_token_id=EOS,
+        bos_token_id=None,
     ),
 }
 
@@ -65,8 +72,16 @@ def requests(prompts: int = 7, samples: int = 5, **sampling: Any) -> list[Genera
     for prompt in range(prompts):
         ids = tuple(generator.randrange(3, 64) for _ in range(generator.choice([3, 9, 30, 31])))
         for sample in range(samples):
-            settings = {"max_new_tokens": generator.choice([1, 5, 12]), "temperature": generator.choice([1.0, 0.7, 0.0]), **sampling}
-            out.append(GenerationRequest(ids, SamplingParams(**settings), seed=generator.getrandbits(62), order=(prompt, sample)))
+            settings = {
+                "max_new_tokens": generator.choice([1, 5, 12]),
+                "temperature": generator.choice([1.0, 0.7, 0.0]),
+                **sampling,
+            }
+            out.append(
+                GenerationRequest(
+                    ids, SamplingParams(**settings), seed=generator.getrandbits(62), order=(prompt, sample)
+                )
+            )
     return out
 
 
@@ -75,7 +90,9 @@ def teacher_forced(policy: Any, request: GenerationRequest, completion: Completi
     policy.eval()
     with torch.no_grad():
         logits = policy(torch.tensor([request.prompt_ids + completion.token_ids])).logits[0].float()
-    logp = torch.log_softmax(logits / (request.sampling.temperature or 1.0), -1)[len(request.prompt_ids) - 1 : -1]
+    logp = torch.log_softmax(logits / (request.sampling.temperature or 1.0), -1)[
+        len(request.prompt_ids) - 1 : -1
+    ]
     return logp.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
 
 
@@ -94,14 +111,20 @@ def test_log_probs_equal_a_plain_forward_pass(kind: str, attention: str) -> None
     batch = requests()
     completions = TransformersEngine(policy, Ids()).generate(batch)
     for request, completion in zip(batch, completions, strict=True):
-        assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=1e-5)
+        assert torch.allclose(
+            torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("width", [32, 256])
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_the_fast_way_samples_what_the_general_one_does(kind: str, width: int) -> None:
     config = copy.deepcopy(CONFIGS[kind])
-    config.hidden_size, config.intermediate_size, config.initializer_range = width, 2 * width, 0.3 * (32 / width) ** 0.5
+    config.hidden_size, config.intermediate_size, config.initializer_range = (
+        width,
+        2 * width,
+        0.3 * (32 / width) ** 0.5,
+    )
     torch.manual_seed(0)
     fast = Auto.from_config(config, attn_implementation="sdpa")
     general = Auto.from_config(copy.deepcopy(config), attn_implementation="eager")
@@ -109,7 +132,9 @@ def test_the_fast_way_samples_what_the_general_one_does(kind: str, width: int) -
     assert Forward(fast).splits_attention and not Forward(general).splits_attention
     # enough steps for weights to be packed
     batch = requests(max_new_tokens=16)
-    found, expected = (TransformersEngine(policy, Ids(), stop_token_ids=[63]).generate(batch) for policy in (fast, general))
+    found, expected = (
+        TransformersEngine(policy, Ids(), stop_token_ids=[63]).generate(batch) for policy in (fast, general)
+    )
     assert ids_of(found) == ids_of(expected) and max(map(len, ids_of(found))) == 16
     for left, right in zip(found, expected):
         assert torch.allclose(torch.tensor(left.logprobs), torch.tensor(right.logprobs), atol=2e-5)
@@ -121,7 +146,11 @@ def test_samples_depend_on_neither_chunking_nor_arrival(kind: str) -> None:
     reference = engine.generate(batch)
     assert len({ids[:1] for ids in ids_of(reference)}) > 3
     for size in (8, 4, 3, 1):
-        parts = [completion for at in range(0, len(batch), size) for completion in engine.generate(batch[at : at + size])]
+        parts = [
+            completion
+            for at in range(0, len(batch), size)
+            for completion in engine.generate(batch[at : at + size])
+        ]
         assert ids_of(parts) == ids_of(reference)
     shuffled = random.Random(1).sample(range(len(batch)), len(batch))
     assert engine.generate([batch[at] for at in shuffled]) == [reference[at] for at in shuffled], (
@@ -152,7 +181,9 @@ def test_a_prompt_is_computed_once_for_all_its_samples_and_seeds() -> None:
     engine = TransformersEngine(policy, Ids())
     batch = [GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=1), seed=seed) for seed in range(40)]
     rows: list[int] = []
-    policy.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
+    policy.register_forward_pre_hook(
+        lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
     assert len(set(ids_of(engine.generate(batch)))) > 5
     assert rows == [1]
 
@@ -172,12 +203,19 @@ def spy_on_prefill(policy: Any) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_growing_prompts_take_over_what_is_known(kind: str, attention: str) -> None:
     policy, generator = model(kind, attention), random.Random(5)
-    reusing, fresh = TransformersEngine(policy, Ids()), TransformersEngine(policy, Ids(), reuse_prefixes=False)
-    prompts = [tuple(generator.randrange(3, 64) for _ in range(generator.choice([2, 5, 5, 9]))) for _ in range(6)]
+    reusing, fresh = (
+        TransformersEngine(policy, Ids()),
+        TransformersEngine(policy, Ids(), reuse_prefixes=False),
+    )
+    prompts = [
+        tuple(generator.randrange(3, 64) for _ in range(generator.choice([2, 5, 5, 9]))) for _ in range(6)
+    ]
     shapes = spy_on_prefill(policy)
     for wave in range(4):
         batch = [
-            GenerationRequest(ids, SamplingParams(max_new_tokens=5), seed=at * 100 + wave * 10 + sample, order=(at, sample))
+            GenerationRequest(
+                ids, SamplingParams(max_new_tokens=5), seed=at * 100 + wave * 10 + sample, order=(at, sample)
+            )
             for at, ids in enumerate(prompts)
             for sample in range(generator.choice([1, 2]))
         ]
@@ -188,14 +226,20 @@ def test_growing_prompts_take_over_what_is_known(kind: str, attention: str) -> N
             assert torch.allclose(torch.tensor(left.logprobs), torch.tensor(right.logprobs), atol=2e-5)
         assert wave == 0 or sum(rows * width for rows, width in shapes) - after <= after - before
         # most episodes go on: the last token gives way to another and more are appended; some end, new ones begin
-        prompts = [ids[:-1] + tuple(generator.randrange(3, 64) for _ in range(generator.choice([1, 4]))) for ids in prompts[1:]]
+        prompts = [
+            ids[:-1] + tuple(generator.randrange(3, 64) for _ in range(generator.choice([1, 4])))
+            for ids in prompts[1:]
+        ]
         prompts = [*prompts, tuple(generator.randrange(3, 64) for _ in range(7)), prompts[0]]
 
 
 def test_a_known_prompt_costs_one_token() -> None:
     policy = model()
     engine, shapes = TransformersEngine(policy, Ids(), stop_token_ids=range(64)), spy_on_prefill(policy)
-    batch = [GenerationRequest(tuple(range(3, 23)), SamplingParams(), seed=1), GenerationRequest((3, 4, 5, 40), SamplingParams(), seed=2)]
+    batch = [
+        GenerationRequest(tuple(range(3, 23)), SamplingParams(), seed=1),
+        GenerationRequest((3, 4, 5, 40), SamplingParams(), seed=2),
+    ]
     engine.generate(batch)
     assert sum(rows * width for rows, width in shapes) >= 24
     shapes.clear()
@@ -206,7 +250,10 @@ def test_a_known_prompt_costs_one_token() -> None:
 @pytest.mark.parametrize("change", ["sync", "sleep", "step", "replace", "adapter", "failure"])
 def test_nothing_stale_is_taken_over(change: str) -> None:
     policy = model()
-    engine, batch = TransformersEngine(policy, Ids()), [GenerationRequest((5,) * 9 + (6,), SamplingParams(max_new_tokens=1), seed=1)]
+    engine, batch = (
+        TransformersEngine(policy, Ids()),
+        [GenerationRequest((5,) * 9 + (6,), SamplingParams(max_new_tokens=1), seed=1)],
+    )
     engine.generate(batch)
     shapes = spy_on_prefill(policy)
     if change == "sync":
@@ -227,7 +274,9 @@ def test_nothing_stale_is_taken_over(change: str) -> None:
             engine.generate(batch)
     completion = engine.generate(batch)[0]
     assert shapes == [(1, 10)]
-    assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, batch[0], completion), atol=1e-5)
+    assert torch.allclose(
+        torch.tensor(completion.logprobs), teacher_forced(policy, batch[0], completion), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("budget", [1, 150, 400, 65536])
@@ -238,7 +287,9 @@ def test_what_is_held_for_later_is_bounded(budget: int) -> None:
         assert ids_of(engine.generate(requests(4, 2))) == ids_of(fresh.generate(requests(4, 2)))
         held = [batch.cache.prompt_cells for batch in engine._earlier]
         assert held and (sum(held) <= budget or len(held) == 1)
-        assert all(not batch._earlier for batch in engine._earlier), "batches do not hold on to their predecessors"
+        assert all(not batch._earlier for batch in engine._earlier), (
+            "batches do not hold on to their predecessors"
+        )
         assert len({batch.bank for batch in engine._earlier}) == len(held)
 
 
@@ -248,12 +299,16 @@ def test_forgetting_finished_prompts_changes_nothing(kind: str) -> None:
     generator = random.Random(3)
     prompts = [tuple(generator.randrange(3, 60) for _ in range(3 + at)) for at in range(16)]
     batch = [
-        GenerationRequest(ids, SamplingParams(max_new_tokens=2 + 3 * (at * 7 % 5)), seed=seed, order=(at, seed))
+        GenerationRequest(
+            ids, SamplingParams(max_new_tokens=2 + 3 * (at * 7 % 5)), seed=seed, order=(at, seed)
+        )
         for at, ids in enumerate(prompts)
         for seed in (1, 2)
     ]
     kept: list[int] = []
-    with patch.object(RowCache, "keep_prompts", lambda cache, rows: kept.append(len(rows)) or keep(cache, rows)):
+    with patch.object(
+        RowCache, "keep_prompts", lambda cache, rows: kept.append(len(rows)) or keep(cache, rows)
+    ):
         together = engine.generate(batch)
     assert kept, "prompts were forgotten on the way"
     assert ids_of(together) == ids_of([engine.generate([request])[0] for request in batch])
@@ -262,8 +317,13 @@ def test_forgetting_finished_prompts_changes_nothing(kind: str) -> None:
 def test_equal_beginnings_are_decoded_once() -> None:
     policy = model()
     rows: list[int] = []
-    policy.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
-    greedy = [GenerationRequest((5, 6, 7), SamplingParams(temperature=0, max_new_tokens=4), seed=seed) for seed in range(9)]
+    policy.register_forward_pre_hook(
+        lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
+    greedy = [
+        GenerationRequest((5, 6, 7), SamplingParams(temperature=0, max_new_tokens=4), seed=seed)
+        for seed in range(9)
+    ]
     assert len(set(ids_of(TransformersEngine(policy, Ids(), stop_token_ids=[63]).generate(greedy)))) == 1
     assert rows and set(rows) == {1}
 
@@ -296,14 +356,19 @@ def test_stop_texts_end_a_response_and_stay_in_its_ids() -> None:
     free = engine.generate(batch)
     stop = tokenizer.decode(free[0].token_ids[3:5])
     stopped = engine.generate(
-        [GenerationRequest(r.prompt_ids, SamplingParams(max_new_tokens=30, stop=(stop,)), seed=r.seed) for r in batch]
+        [
+            GenerationRequest(r.prompt_ids, SamplingParams(max_new_tokens=30, stop=(stop,)), seed=r.seed)
+            for r in batch
+        ]
     )
     assert len(stopped[0].token_ids) <= 5 and stopped[0].finish_reason == "stop"
     for full, cut in zip(free, stopped):
         assert full.token_ids[: len(cut.token_ids)] == cut.token_ids
         text = tokenizer.decode(cut.token_ids)
         assert stop not in tokenizer.decode(cut.token_ids[:-1])
-        assert (stop in text) == (len(cut.token_ids) < len(full.token_ids) or stop in tokenizer.decode(full.token_ids))
+        assert (stop in text) == (
+            len(cut.token_ids) < len(full.token_ids) or stop in tokenizer.decode(full.token_ids)
+        )
 
 
 def test_the_response_ends_where_the_context_does() -> None:
@@ -406,7 +471,9 @@ def test_bfloat16_weights_report_float32_log_probs() -> None:
     policy = model().to(torch.bfloat16)
     batch = requests(3, 2, max_new_tokens=5)
     for request, completion in zip(batch, TransformersEngine(policy, Ids()).generate(batch)):
-        assert torch.allclose(torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=0.5)
+        assert torch.allclose(
+            torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=0.5
+        )
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral-window"])
@@ -416,6 +483,10 @@ def test_keys_and_values_are_widened_once_where_attention_is_split(kind: str) ->
     found, again = engine.generate(requests(4, 3)), engine.generate(requests(4, 3))
     kept = {buffer.dtype for buffer in engine._memory._flat.values()}
     assert kept == {torch.float32 if kind == "llama" else torch.bfloat16}
-    with patch.object(RowCache, "__init__", lambda cache, *args, dtype, **kwargs: made(cache, *args, **kwargs)):
+    with patch.object(
+        RowCache, "__init__", lambda cache, *args, dtype, **kwargs: made(cache, *args, **kwargs)
+    ):
         narrow = TransformersEngine(policy, Ids())
-        assert (narrow.generate(requests(4, 3)), narrow.generate(requests(4, 3))) == (found, again), "widening is exact"
+        assert (narrow.generate(requests(4, 3)), narrow.generate(requests(4, 3))) == (found, again), (
+            "widening is exact"
+        )

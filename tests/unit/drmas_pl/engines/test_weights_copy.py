@@ -43,7 +43,11 @@ def test_new_weights_count_from_the_next_sync_on(model: Any) -> None:
     assert engine.generate(REQUESTS) == before
     engine.sync(1)
     after = engine.generate(REQUESTS)
-    assert [c.token_ids for c in after] == [c.token_ids for c in plain.generate(REQUESTS)] != [c.token_ids for c in before]
+    assert (
+        [c.token_ids for c in after]
+        == [c.token_ids for c in plain.generate(REQUESTS)]
+        != [c.token_ids for c in before]
+    )
     assert {completion.weights_version for completion in after} == {1}
 
 
@@ -56,14 +60,24 @@ def test_the_copy_is_made_when_it_is_first_needed_and_outlives_sleep(model: Any)
     engine.sleep()
     engine.wake()
     assert engine.generate(REQUESTS) == before
-    assert not any(parameter.requires_grad for parameter in engine.policy.parameters()) and not engine.policy.training
+    assert (
+        not any(parameter.requires_grad for parameter in engine.policy.parameters())
+        and not engine.policy.training
+    )
 
 
 def test_the_copy_is_on_the_device_that_was_named(model: Any) -> None:
     copies = {device: WeightsCopy(model[0], device) for device in (None, "cpu", "meta")}
-    assert {device: copy.beside_policy for device, copy in copies.items()} == {None: True, "cpu": True, "meta": False}
+    assert {device: copy.beside_policy for device, copy in copies.items()} == {
+        None: True,
+        "cpu": True,
+        "meta": False,
+    }
     assert next(copies["meta"].model.parameters()).device.type == "meta"
-    assert TransformersEngine(*model, copy=True, device="meta").elsewhere and not TransformersEngine(*model).elsewhere
+    assert (
+        TransformersEngine(*model, copy=True, device="meta").elsewhere
+        and not TransformersEngine(*model).elsewhere
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
@@ -73,13 +87,18 @@ def test_a_device_that_is_not_there_is_an_error(model: Any) -> None:
 
 
 def test_a_device_without_a_copy_is_an_error(model: Any) -> None:
-    with pytest.raises(ConfigError, match=r"engine.device=cuda:1 is where a copy of the weights computes; set engine.copy=true"):
+    with pytest.raises(
+        ConfigError,
+        match=r"engine.device=cuda:1 is where a copy of the weights computes; set engine.copy=true",
+    ):
         TransformersEngine(*model, device="cuda:1")
 
 
 def test_sharded_weights_are_refused(model: Any) -> None:
     next(model[0].parameters()).full_tensor = lambda: None
-    with pytest.raises(ConfigError, match=r"engine.copy=true needs whole weights, but a strategy has sharded them"):
+    with pytest.raises(
+        ConfigError, match=r"engine.copy=true needs whole weights, but a strategy has sharded them"
+    ):
         TransformersEngine(*model, copy=True).detach()
 
 
@@ -88,5 +107,7 @@ def test_adapters_are_refused(model: Any) -> None:
     from drmas_pl.adapters import LoraSettings, share_base
 
     adapter = share_base(model[0], ["solver"], LoraSettings(rank=2), path="tiny")["solver"]
-    with pytest.raises(ConfigError, match=r"engine.copy=true would copy the base once for every adapter on it"):
+    with pytest.raises(
+        ConfigError, match=r"engine.copy=true would copy the base once for every adapter on it"
+    ):
         TransformersEngine(adapter, model[1], copy=True)

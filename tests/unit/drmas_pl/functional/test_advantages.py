@@ -27,7 +27,9 @@ def one_group(*scores: float, **options: Any) -> list[float]:
     return group_normalize(torch.tensor(scores), group, group, **options).tolist()
 
 
-def loop(rows: list[dict[str, Any]], *, scaled: bool, ddof: int, eps: float, min_std: float, rule: str) -> list[float]:
+def loop(  # noqa: C901 - the oracle spells every case out
+    rows: list[dict[str, Any]], *, scaled: bool, ddof: int, eps: float, min_std: float, rule: str
+) -> list[float]:
     """Slow statement of the normaliser over rows with score, mean, std, entry and agent."""
     usable = [row for row in rows if math.isfinite(row["score"])]
 
@@ -64,7 +66,11 @@ def loop(rows: list[dict[str, Any]], *, scaled: bool, ddof: int, eps: float, min
                 moments[column] = raw if rule == "raw" else statistic(batch)
             else:
                 moments[column] = statistic(values)
-        own = [other["score"] for other in usable if other["entry"] == row["entry"] and other["mean"] == row["mean"]]
+        own = [
+            other["score"]
+            for other in usable
+            if other["entry"] == row["entry"] and other["mean"] == row["mean"]
+        ]
         value = statistics.fmean(own) - moments["mean"]
         if scaled:
             value /= max(moments["std"], min_std) + eps
@@ -85,9 +91,13 @@ ROWS = st.lists(st.tuples(SCORES, *[st.integers(0, 3)] * 4), min_size=1, max_siz
     st.sampled_from([0, 1]),
     st.sampled_from([0.0, 0.3]),
 )
-def test_loop_oracle(rows: list[tuple[Any, ...]], rule: Any, scaled: bool, per_trajectory: bool, ddof: int, min_std: float) -> None:
+def test_loop_oracle(
+    rows: list[tuple[Any, ...]], rule: Any, scaled: bool, per_trajectory: bool, ddof: int, min_std: float
+) -> None:
     names = ("score", "mean", "std", "entry", "agent")
-    table = [dict(zip(names, row)) | ({} if per_trajectory else {"entry": index}) for index, row in enumerate(rows)]
+    table = [
+        dict(zip(names, row)) | ({} if per_trajectory else {"entry": index}) for index, row in enumerate(rows)
+    ]
     column = {name: torch.tensor([row[name] for row in table]) for name in names}
     got = group_normalize(
         column["score"],
@@ -126,8 +136,12 @@ def test_rollout_of_ten_rows() -> None:
     score = torch.tensor([1, 1, 1, 0, 0, 0, 1, 1, 0, -0.1])
     task = torch.zeros(10, dtype=torch.int64)
     dr_mas = group_normalize(score, agent, agent)
-    torch.testing.assert_close(dr_mas[agent == 0], 0.912869 * torch.tensor([1.0, 1, -1, -1, 1, -1]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(dr_mas[agent == 1], torch.tensor([0.864067, -0.781775, 0.864067, -0.946359]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        dr_mas[agent == 0], 0.912869 * torch.tensor([1.0, 1, -1, -1, 1, -1]), atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        dr_mas[agent == 1], torch.tensor([0.864067, -0.781775, 0.864067, -0.946359]), atol=1e-5, rtol=0
+    )
     grpo = group_normalize(score, task, task, entry=trajectory)
     per_trajectory = torch.tensor([0.865509, -0.823289, 0.865509, -0.907729])
     torch.testing.assert_close(grpo, per_trajectory[trajectory - 1], atol=1e-5, rtol=0)
@@ -166,12 +180,18 @@ def test_singleton_rules_treat_mean_and_std_apart() -> None:
 
 def test_agent_batch_without_signal_gives_zero() -> None:
     score, single = torch.tensor([1.0, 1.0, 0.5]), ids(0, 1, 2)
-    assert group_normalize(score, single, single, agent=ids(0, 0, 1), singleton="agent_batch").tolist() == [0.0, 0.0, 0.0]
+    assert group_normalize(score, single, single, agent=ids(0, 0, 1), singleton="agent_batch").tolist() == [
+        0.0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_floor_and_clip_bound_tiny_penalties() -> None:
     assert one_group(1, 1, 1, 1, 0.99, min_std=0.1)[4] == pytest.approx(-0.008 / 0.1, rel=1e-3)
-    assert one_group(1, 1, 1, 1, 0.99, clip=1.0) == pytest.approx([0.447, 0.447, 0.447, 0.447, -1.0], abs=1e-3)
+    assert one_group(1, 1, 1, 1, 0.99, clip=1.0) == pytest.approx(
+        [0.447, 0.447, 0.447, 0.447, -1.0], abs=1e-3
+    )
     assert one_group(1, 0, eps=0.5)[0] == pytest.approx(0.5 / (math.sqrt(0.5) + 0.5))
 
 
@@ -182,7 +202,13 @@ def batch(seed: int, rows: int = 60) -> dict[str, Tensor]:
         return torch.randint(0, high, (rows,), generator=generator)
 
     task, agent = draw(6), draw(3)
-    return {"score": draw(5).float() / 4, "task": task, "role": group_ids(task, agent), "trajectory": draw(20), "agent": agent}
+    return {
+        "score": draw(5).float() / 4,
+        "task": task,
+        "role": group_ids(task, agent),
+        "trajectory": draw(20),
+        "agent": agent,
+    }
 
 
 SCOPES = list(itertools.product(["task", "role"], ["task", "role", None], ["trajectory", None]))
@@ -196,7 +222,9 @@ def test_invariances(mean: str, std: str | None, entry: str | None) -> None:
         order = torch.arange(score.numel()) if order is None else order
         column = {name: b[name][order] * relabel - relabel // 2 for name in ("task", "role", "trajectory")}
         scale = None if std is None else column[std]
-        return group_normalize(score[order], column[mean], scale, entry=column.get(entry or ""), singleton="zero")
+        return group_normalize(
+            score[order], column[mean], scale, entry=column.get(entry or ""), singleton="zero"
+        )
 
     base = run(b["score"])
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
@@ -209,7 +237,9 @@ def test_invariances(mean: str, std: str | None, entry: str | None) -> None:
 
 @pytest.mark.parametrize(("mean", "std", "entry"), SCOPES)
 @pytest.mark.parametrize("rule", ["zero", "raw", "agent_batch"])
-def test_padding_and_failed_rows_change_nothing(mean: str, std: str | None, entry: str | None, rule: Any) -> None:
+def test_padding_and_failed_rows_change_nothing(
+    mean: str, std: str | None, entry: str | None, rule: Any
+) -> None:
     b = batch(4)
     padded = {name: torch.cat([column, column[:7]]) for name, column in b.items()}
     padded["score"][-3:] = NAN
@@ -217,7 +247,9 @@ def test_padding_and_failed_rows_change_nothing(mean: str, std: str | None, entr
 
     def run(c: dict[str, Tensor], **options: Any) -> Tensor:
         scale = None if std is None else c[std]
-        return group_normalize(c["score"], c[mean], scale, entry=c.get(entry or ""), agent=c["agent"], singleton=rule, **options)
+        return group_normalize(
+            c["score"], c[mean], scale, entry=c.get(entry or ""), agent=c["agent"], singleton=rule, **options
+        )
 
     result = run(padded, valid=valid)
     torch.testing.assert_close(result[:60], run(b), atol=0, rtol=0)

@@ -65,7 +65,10 @@ def test_masked_values_and_filler_rows_change_nothing(mode: Any) -> None:
     before = loss_denominator(MASK.sum(-1), mode=mode, fixed_length=fixed(mode))
     after = loss_denominator(mask.sum(-1), mode=mode, fixed_length=fixed(mode))
     assert before == after
-    torch.testing.assert_close(aggregate(noisy, mask, mode=mode, denominator=after), aggregate(LOSS, MASK, mode=mode, denominator=before))
+    torch.testing.assert_close(
+        aggregate(noisy, mask, mode=mode, denominator=after),
+        aggregate(LOSS, MASK, mode=mode, denominator=before),
+    )
 
 
 def test_row_losses_are_the_numerators() -> None:
@@ -77,7 +80,9 @@ def test_row_losses_are_the_numerators() -> None:
 def test_gradcheck(mode: Any) -> None:
     loss = LOSS.double().requires_grad_()
     weight = torch.tensor([2.0, 1.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: aggregate(x, MASK, mode=mode, denominator=5.0, weight=weight), loss)
+    assert torch.autograd.gradcheck(
+        lambda x: aggregate(x, MASK, mode=mode, denominator=5.0, weight=weight), loss
+    )
 
 
 def test_arguments_are_checked() -> None:

@@ -18,7 +18,9 @@ def zeros(count: int) -> torch.Tensor:
 
 
 def test_leave_one_out_hand_numbers_and_loop() -> None:
-    torch.testing.assert_close(leave_one_out(torch.tensor([1.0, 0, 0, 0]), zeros(4)), torch.tensor([1, -1 / 3, -1 / 3, -1 / 3]))
+    torch.testing.assert_close(
+        leave_one_out(torch.tensor([1.0, 0, 0, 0]), zeros(4)), torch.tensor([1, -1 / 3, -1 / 3, -1 / 3])
+    )
     generator = torch.Generator().manual_seed(0)
     score, group = torch.rand(40, generator=generator), torch.randint(0, 6, (40,), generator=generator)
     got = leave_one_out(score, group)
@@ -35,7 +37,9 @@ def test_leave_one_out_over_trajectories_counts_each_once() -> None:
 
 def test_leave_one_out_robustness_and_singletons() -> None:
     assert leave_one_out(torch.full((8,), 0.9), zeros(8)).tolist() == [0.0] * 8
-    torch.testing.assert_close(leave_one_out(torch.tensor([1.0, NAN, 0.0]), zeros(3)), torch.tensor([1.0, 0.0, -1.0]))
+    torch.testing.assert_close(
+        leave_one_out(torch.tensor([1.0, NAN, 0.0]), zeros(3)), torch.tensor([1.0, 0.0, -1.0])
+    )
     score, group, agent = torch.tensor([1.0, 0.5, 0.0]), torch.tensor([0, 1, 2]), zeros(3)
     assert leave_one_out(score, group).tolist() == [0.0, 0.0, 0.0]
     assert leave_one_out(score, group, singleton="raw").tolist() == [1.0, 0.5, 0.0]
@@ -74,7 +78,9 @@ def test_reinforce_plus_plus_with_and_without_baseline() -> None:
     assert reinforce_plus_plus(score, valid=valid)[3:].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("wins", "k"), [([1, 0, 0, 0], 2), ([1, 1, 0, 0, 0], 3), ([1, 0, 1, 0, 1, 0], 1), ([1, 1, 1, 0], 3)])
+@pytest.mark.parametrize(
+    ("wins", "k"), [([1, 0, 0, 0], 2), ([1, 1, 0, 0, 0], 3), ([1, 0, 1, 0, 1, 0], 1), ([1, 1, 1, 0], 3)]
+)
 def test_pass_at_k_advantage_matches_all_subsets(wins: list[int], k: int) -> None:
     subsets = list(itertools.combinations(range(len(wins)), k))
     best = [max(wins[i] for i in subset) for subset in subsets]

@@ -18,7 +18,9 @@ MODES = get_args(CorrectionMode)
 def test_hand_numbers() -> None:
     free = importance_weights(TRAINER, ENGINE, ALL, cap=100.0)
     torch.testing.assert_close(free, torch.tensor([[1.2214, 0.3679, 20.0855]]), atol=1e-4, rtol=0)
-    torch.testing.assert_close(importance_weights(TRAINER, ENGINE, ALL), torch.tensor([[1.2214, 0.3679, 2.0]]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        importance_weights(TRAINER, ENGINE, ALL), torch.tensor([[1.2214, 0.3679, 2.0]]), atol=1e-4, rtol=0
+    )
     masked = importance_weights(TRAINER, ENGINE, ALL, mode="token_mask")
     torch.testing.assert_close(masked, torch.tensor([[1.2214, 0.3679, 0.0]]), atol=1e-4, rtol=0)
 
@@ -28,9 +30,13 @@ def test_sequence_weights_multiply_over_trained_tokens() -> None:
     expected = math.exp(0.2 - 1.0)
     got = importance_weights(TRAINER, ENGINE, mask, mode="sequence")
     assert got[0].tolist() == pytest.approx([expected, expected, 0.0])
-    assert importance_weights(TRAINER, ENGINE, ALL, mode="sequence", cap=3.0)[0].tolist() == pytest.approx([3.0] * 3)
+    assert importance_weights(TRAINER, ENGINE, ALL, mode="sequence", cap=3.0)[0].tolist() == pytest.approx(
+        [3.0] * 3
+    )
     assert importance_weights(TRAINER, ENGINE, ALL, mode="sequence_mask", cap=3.0)[0].tolist() == [0.0] * 3
-    assert importance_weights(TRAINER, ENGINE, mask, mode="sequence_mask", cap=3.0)[0, 0].item() == pytest.approx(expected)
+    assert importance_weights(TRAINER, ENGINE, mask, mode="sequence_mask", cap=3.0)[
+        0, 0
+    ].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -64,7 +70,9 @@ def test_mismatch_sums_match_a_loop_and_count_merged_rows() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match="mode must be one of 'token', 'token_mask', 'sequence', 'sequence_mask', got 'row'"):
+    with pytest.raises(
+        ValueError, match="mode must be one of 'token', 'token_mask', 'sequence', 'sequence_mask', got 'row'"
+    ):
         importance_weights(TRAINER, ENGINE, ALL, mode="row")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"cap must be at least 1, got 0.5"):
         importance_weights(TRAINER, ENGINE, ALL, cap=0.5)

@@ -25,7 +25,13 @@ def test_team_and_local_reward_mix() -> None:
 
 def test_descendants_inherit_from_the_topmost_row() -> None:
     advantage = torch.tensor([9.0, 1.0, 9.0, -2.0, 9.0])
-    assert inherit_advantage(advantage, torch.tensor([2, -1, 1, -1, 3])).tolist() == [1.0, 1.0, 1.0, -2.0, -2.0]
+    assert inherit_advantage(advantage, torch.tensor([2, -1, 1, -1, 3])).tolist() == [
+        1.0,
+        1.0,
+        1.0,
+        -2.0,
+        -2.0,
+    ]
     assert inherit_advantage(torch.zeros(0), torch.zeros(0, dtype=torch.int64)).shape == (0,)
 
 
@@ -74,7 +80,9 @@ def test_cross_execution_without_correct_or_without_wrong_codes() -> None:
     assert cross_execution(passed, torch.tensor([0.0, 0.5]))[1].tolist() == [0.0] * 3
     coder, tester = cross_execution(passed, torch.ones(2))
     assert coder.tolist() == [0.0, 0.0] and tester.tolist() == [0.0] * 3
-    assert cross_execution(passed, torch.tensor([0.0, 1.0]), eps=1.0)[0][1].item() == pytest.approx(0.5 / (0.5**0.5 + 1))
+    assert cross_execution(passed, torch.tensor([0.0, 1.0]), eps=1.0)[0][1].item() == pytest.approx(
+        0.5 / (0.5**0.5 + 1)
+    )
     with pytest.raises(ValueError, match=r"must be \(C, U\) and \(C,\), got \(2, 3\) and \(3,\)"):
         cross_execution(passed, torch.zeros(3))
 
@@ -96,7 +104,9 @@ def test_token_weights_equal_repeated_rows() -> None:
     got = standardize_per_task(advantage, source, tokens=tokens)
     torch.testing.assert_close(got[repeated], standardize_per_task(advantage[repeated], source[repeated]))
     assert got[3] == 0
-    flat = standardize_per_task(torch.full((8,), 0.9), torch.zeros(8, dtype=torch.int64), tokens=torch.arange(1, 9))
+    flat = standardize_per_task(
+        torch.full((8,), 0.9), torch.zeros(8, dtype=torch.int64), tokens=torch.arange(1, 9)
+    )
     assert (flat == 0).all()
 
 

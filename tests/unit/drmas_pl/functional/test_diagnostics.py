@@ -30,7 +30,13 @@ def rollout(seed: int, tasks: int) -> dict[str, Tensor]:
     agent = torch.randint(0, 3, (80,), generator=generator)
     task = torch.randint(0, tasks, (80,), generator=generator)
     score = (torch.randint(0, 5, (80,), generator=generator) / 4 + 0.3 * agent) * (1 + agent)
-    return {"score": score, "agent": agent, "task": task, "role": group_ids(task, agent), "trajectory": torch.arange(80) // 4}
+    return {
+        "score": score,
+        "agent": agent,
+        "task": task,
+        "role": group_ids(task, agent),
+        "trajectory": torch.arange(80) // 4,
+    }
 
 
 SCOPES = list(itertools.product(["task", "role"], ["task", "role", None], [None, "trajectory"]))
@@ -38,7 +44,9 @@ SCOPES = list(itertools.product(["task", "role"], ["task", "role", None], [None,
 
 @pytest.mark.parametrize(("mean", "std", "entry"), SCOPES)
 @pytest.mark.parametrize("tasks", [1, 4])
-def test_amplification_is_the_mean_squared_advantage(mean: str, std: str | None, entry: str | None, tasks: int) -> None:
+def test_amplification_is_the_mean_squared_advantage(
+    mean: str, std: str | None, entry: str | None, tasks: int
+) -> None:
     r = rollout(7, tasks)
     scale = None if std is None else r[std]
     unit = r.get(entry or "")
@@ -72,7 +80,13 @@ def test_the_four_scope_pairs_have_their_closed_forms() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 0.25, 0.5]), st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 0.25, 0.5]), st.integers(0, 1), st.integers(0, 2)),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_dr_mas_is_never_amplified(rows: list[tuple[float, int, int]]) -> None:
     score, agent, task = (torch.tensor(column) for column in zip(*rows))
     role = group_ids(task, agent)

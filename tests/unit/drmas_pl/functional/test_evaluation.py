@@ -20,7 +20,9 @@ def test_matches_binomials(samples: int) -> None:
     for k in {1, max(samples // 2, 1), samples}:
         solved = torch.arange(samples + 1)
         expected = [1 - math.comb(samples - int(c), k) / math.comb(samples, k) for c in solved]
-        assert pass_at_k(torch.full_like(solved, samples), solved, k=k).tolist() == pytest.approx(expected, abs=1e-12)
+        assert pass_at_k(torch.full_like(solved, samples), solved, k=k).tolist() == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 def test_averages_are_over_tasks_not_rows() -> None:

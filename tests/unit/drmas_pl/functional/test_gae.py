@@ -30,7 +30,9 @@ def test_lambda_one_is_return_minus_value_and_lambda_zero_is_one_step() -> None:
     reward, value = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.2, 0.4, 0.6]])
     mask = torch.ones(1, 3, dtype=torch.bool)
     torch.testing.assert_close(generalized_advantage(reward, value, mask, lam=1.0).advantage, 1 - value)
-    torch.testing.assert_close(generalized_advantage(reward, value, mask, lam=0.0).advantage, torch.tensor([[0.2, 0.2, 0.4]]))
+    torch.testing.assert_close(
+        generalized_advantage(reward, value, mask, lam=0.0).advantage, torch.tensor([[0.2, 0.2, 0.4]])
+    )
 
 
 def test_fully_masked_rows_give_zero() -> None:

@@ -17,10 +17,15 @@ ANCHOR = anchor_ids(["q", "o1", "q", "o2"], TASK)
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("mean_norm", [0.975, 0.5, -0.975, -0.5]), ("mean_std_norm", [1.414212, 0.707106, -1.414212, -0.707106])],
+    [
+        ("mean_norm", [0.975, 0.5, -0.975, -0.5]),
+        ("mean_std_norm", [1.414212, 0.707106, -1.414212, -0.707106]),
+    ],
 )
 def test_hand_numbers(mode: Any, expected: list[float]) -> None:
-    step_return = return_to_go(torch.tensor([0.0, 1.0, 0.0, 0.0]), TRAJECTORY, torch.tensor([0, 1, 0, 1]), gamma=0.95)
+    step_return = return_to_go(
+        torch.tensor([0.0, 1.0, 0.0, 0.0]), TRAJECTORY, torch.tensor([0, 1, 0, 1]), gamma=0.95
+    )
     assert step_return.tolist() == pytest.approx([0.95, 1.0, 0.0, 0.0])
     got = gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=TRAJECTORY, mode=mode)
     assert got.tolist() == pytest.approx(expected, abs=1e-5)
@@ -30,8 +35,12 @@ def test_weight_and_unit_are_used() -> None:
     step_return = torch.tensor([0.95, 1.0, 0.0, 0.0])
     episode = group_normalize(SCORE, TASK, TASK, entry=TRAJECTORY)
     step = gigpo_step(step_return, TASK, ANCHOR)
-    torch.testing.assert_close(gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=TRAJECTORY, weight=0.0), episode)
-    torch.testing.assert_close(gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=TRAJECTORY, weight=2.0), episode + 2 * step)
+    torch.testing.assert_close(
+        gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=TRAJECTORY, weight=0.0), episode
+    )
+    torch.testing.assert_close(
+        gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=TRAJECTORY, weight=2.0), episode + 2 * step
+    )
     rows = gigpo(SCORE, step_return, TASK, ANCHOR, trajectory=None, weight=0.0)
     torch.testing.assert_close(rows, group_normalize(SCORE, TASK, TASK))
 

@@ -58,8 +58,14 @@ def estimates(c: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """Our estimate and the group it compares, under the reference's names."""
     score, task, role, trajectory = c["score"], c["task"], c["role"], c["trajectory"]
     return {
-        "grpo_trajectory_mean_std": (group_normalize(score, task, task, entry=trajectory, singleton="raw"), task),
-        "grpo_trajectory_mean_only": (group_normalize(score, task, None, entry=trajectory, singleton="raw"), task),
+        "grpo_trajectory_mean_std": (
+            group_normalize(score, task, task, entry=trajectory, singleton="raw"),
+            task,
+        ),
+        "grpo_trajectory_mean_only": (
+            group_normalize(score, task, None, entry=trajectory, singleton="raw"),
+            task,
+        ),
         "dr_mas_mean_std": (group_normalize(score, role, role, singleton="raw"), role),
         "dr_mas_mean_only": (group_normalize(score, role, None, singleton="raw"), role),
         "rloo_per_agent": (leave_one_out(score, role, singleton="raw"), role),
@@ -102,7 +108,9 @@ def float32_loop(score: Tensor, group: Tensor, entry: Tensor) -> Tensor:
             parts.setdefault(int(entry[row]), []).append(score[row])
         value = {name: torch.stack(part).mean() for name, part in parts.items()}
         entries = torch.stack(list(value.values()))
-        mean, std = (entries.mean(), entries.std()) if len(entries) > 1 else (torch.tensor(0.0), torch.tensor(1.0))
+        mean, std = (
+            (entries.mean(), entries.std()) if len(entries) > 1 else (torch.tensor(0.0), torch.tensor(1.0))
+        )
         for row in rows:
             result[row] = (value[int(entry[row])] - mean) / (std + 1e-6)
     return result
@@ -113,7 +121,10 @@ def test_the_allowance_is_the_references_rounding(golden: dict[str, Any], index:
     case = golden["advantages"][index]
     c = columns(case)
     every_row = torch.arange(c["score"].numel())
-    for name, group, entry in (("grpo_trajectory_mean_std", c["task"], c["trajectory"]), ("dr_mas_mean_std", c["role"], every_row)):
+    for name, group, entry in (
+        ("grpo_trajectory_mean_std", c["task"], c["trajectory"]),
+        ("dr_mas_mean_std", c["role"], every_row),
+    ):
         varying = ~scope_statistics(c["score"], group, entry=entry).constant
         slow, reference = float32_loop(c["score"], group, entry), vector(case["expected"][name])
         torch.testing.assert_close(slow[varying], reference[varying], **CLOSE)
@@ -132,13 +143,17 @@ def test_policy_loss(golden: dict[str, Any], index: int) -> None:
     mask = vector(case["mask"]).bool()
     for name, expected in case["expected"].items():
         if name.startswith("kl:"):
-            torch.testing.assert_close(kl_estimate(new, old, estimator=ESTIMATOR[name[3:]]), vector(expected), **CLOSE)
+            torch.testing.assert_close(
+                kl_estimate(new, old, estimator=ESTIMATOR[name[3:]]), vector(expected), **CLOSE
+            )
             continue
         mode, clip, _, dual = name.split()
         low, high = map(float, clip.split("/"))
         mode = AGGREGATION[mode]
         fixed = mask.shape[1] if mode == "fixed-length" else None
-        objective = PolicyObjective(clip_low=low, clip_high=high, dual_clip=float(dual), aggregation=mode, fixed_length=fixed)
+        objective = PolicyObjective(
+            clip_low=low, clip_high=high, dual_clip=float(dual), aggregation=mode, fixed_length=fixed
+        )
         output = objective(new, old, advantage, mask, denominator=objective.denominator(mask))
         means = mean_metrics(output.metrics)
         ours = [output.loss.item(), means["clipped"], means["approx_kl"], means["dual_clipped"]]
@@ -149,14 +164,20 @@ def test_policy_loss(golden: dict[str, Any], index: int) -> None:
 def test_generalized_advantage(golden: dict[str, Any], index: int) -> None:
     case = golden["gae"][index]
     mask = vector(case["mask"]).bool()
-    result = generalized_advantage(vector(case["reward"]), vector(case["value"]), mask, gamma=case["gamma"], lam=case["lambda"])
+    result = generalized_advantage(
+        vector(case["reward"]), vector(case["value"]), mask, gamma=case["gamma"], lam=case["lambda"]
+    )
     torch.testing.assert_close(result.whitened[mask], vector(case["advantage_whitened"])[mask], **CLOSE)
     torch.testing.assert_close(result.returns[mask], vector(case["return"])[mask], **CLOSE)
     assert (result.whitened[~mask] == 0).all()
 
 
 def test_nothing_in_the_file_is_left_out(golden: dict[str, Any]) -> None:
-    assert {name: len(cases) for name, cases in golden.items()} == {"advantages": 6, "policy_loss": 4, "gae": 2}
+    assert {name: len(cases) for name, cases in golden.items()} == {
+        "advantages": 6,
+        "policy_loss": 4,
+        "gae": 2,
+    }
 
 
 def test_amplification_of_the_golden_rollouts_is_one_under_dr_mas(golden: dict[str, Any]) -> None:

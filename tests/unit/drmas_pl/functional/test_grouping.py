@@ -15,7 +15,9 @@ def test_encode_numbers_any_hashable_in_order_of_appearance() -> None:
     assert encode([]).shape == (0,)
 
 
-@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)), max_size=30))
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)), max_size=30)
+)
 def test_group_ids_are_dense_and_equal_exactly_for_equal_keys(rows: list[tuple[int, int, int]]) -> None:
     columns = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), 3).unbind(1)
     ids = group_ids(*columns).tolist()
@@ -39,7 +41,10 @@ def test_group_ids_reject_nothing_floats_and_lengths() -> None:
 
 def test_group_sizes_are_checked() -> None:
     check_group_sizes(torch.tensor([0, 1, 0, 1]), 2)
-    with pytest.raises(ValueError, match=r"have 2 rows as configured, got 3 in group 1 \(1 of 2 groups differ\); drop incomplete groups"):
+    with pytest.raises(
+        ValueError,
+        match=r"have 2 rows as configured, got 3 in group 1 \(1 of 2 groups differ\); drop incomplete groups",
+    ):
         check_group_sizes(torch.tensor([0, 1, 0, 1, 1]), 2)
 
 
@@ -56,7 +61,9 @@ def test_alignment_fills_every_group_evenly(size: int) -> None:
 
 def test_alignment_is_seeded_and_varies_with_the_seed() -> None:
     group = torch.zeros(20, dtype=torch.int64)
-    picks = [align_rows(group, 5, generator=torch.Generator().manual_seed(seed)).tolist() for seed in (0, 0, 1)]
+    picks = [
+        align_rows(group, 5, generator=torch.Generator().manual_seed(seed)).tolist() for seed in (0, 0, 1)
+    ]
     assert picks[0] == picks[1] != picks[2]
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         align_rows(group, 0, generator=torch.Generator())

@@ -40,7 +40,10 @@ def test_gradcheck(estimator: Any) -> None:
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_unbiased_on_a_known_pair_of_distributions(estimator: Any) -> None:
-    p, q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
+    p, q = (
+        torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
+        torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64),
+    )
     exact = (p * (p / q).log()).sum()
     torch.testing.assert_close((p * kl_estimate(p.log(), q.log(), estimator=estimator)).sum(), exact)
 

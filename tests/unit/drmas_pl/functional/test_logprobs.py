@@ -23,7 +23,9 @@ def test_log_probs_are_those_of_the_tempered_softmax() -> None:
         expected = torch.log_softmax(logits / temperature, -1)
         got = token_logprobs(logits, ids, temperature=temperature)
         torch.testing.assert_close(got, expected.gather(-1, ids.unsqueeze(-1)).squeeze(-1))
-        torch.testing.assert_close(token_entropy(logits, temperature=temperature), -(expected.exp() * expected).sum(-1))
+        torch.testing.assert_close(
+            token_entropy(logits, temperature=temperature), -(expected.exp() * expected).sum(-1)
+        )
 
 
 def test_half_precision_is_reduced_in_float32() -> None:
@@ -46,17 +48,24 @@ def test_forbidden_tokens_have_no_entropy() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("kept", [0, 40, 1000])
 @pytest.mark.parametrize("entropies", [0.0, 1.0])
-def test_slices_equal_the_whole_in_value_and_gradient(chunk: int, temperature: float, kept: int, entropies: float) -> None:
+def test_slices_equal_the_whole_in_value_and_gradient(
+    chunk: int, temperature: float, kept: int, entropies: float
+) -> None:
     hidden, weight, ids = head()
     factor = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     results = []
     for sliced in (False, True):
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         if sliced:
-            logp, entropy = chunked_logprobs_entropy(h, w, ids, temperature=temperature, chunk=chunk, kept=kept)
+            logp, entropy = chunked_logprobs_entropy(
+                h, w, ids, temperature=temperature, chunk=chunk, kept=kept
+            )
         else:
             logits = h @ w.T
-            logp, entropy = token_logprobs(logits, ids, temperature=temperature), token_entropy(logits, temperature=temperature)
+            logp, entropy = (
+                token_logprobs(logits, ids, temperature=temperature),
+                token_entropy(logits, temperature=temperature),
+            )
         # without a gradient of entropies backward takes another way
         loss = factor[0] * logp + factor[1] * entropy if entropies else factor[0] * logp
         loss.sum().backward(retain_graph=True)
@@ -70,7 +79,9 @@ def test_slices_equal_the_whole_in_value_and_gradient(chunk: int, temperature: f
 def test_gradcheck_of_both_outputs() -> None:
     hidden, weight, ids = head()
     inputs = (hidden.requires_grad_(), weight.requires_grad_())
-    assert torch.autograd.gradcheck(lambda h, w: chunked_logprobs_entropy(h, w, ids, temperature=0.8, chunk=4), inputs)
+    assert torch.autograd.gradcheck(
+        lambda h, w: chunked_logprobs_entropy(h, w, ids, temperature=0.8, chunk=4), inputs
+    )
     assert torch.autograd.gradcheck(lambda h, w: chunked_logprobs(h, w, ids, chunk=4), inputs)
 
 
@@ -90,7 +101,12 @@ def test_extreme_logits_stay_finite() -> None:
     leaf = (1e4 * hidden).requires_grad_()
     logp, entropy = chunked_logprobs_entropy(leaf, weight, ids, chunk=4)
     (logp + entropy).sum().backward()
-    assert logp.isfinite().all() and entropy.isfinite().all() and leaf.grad is not None and leaf.grad.isfinite().all()
+    assert (
+        logp.isfinite().all()
+        and entropy.isfinite().all()
+        and leaf.grad is not None
+        and leaf.grad.isfinite().all()
+    )
 
 
 def test_half_precision_and_autocast_agree_with_plain_logits() -> None:
@@ -114,7 +130,11 @@ def test_the_full_logits_never_exist() -> None:
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             result = func(*args, **(kwargs or {}))
-            sizes.extend(part.numel() for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, Tensor))
+            sizes.extend(
+                part.numel()
+                for part in (result if isinstance(result, tuple) else (result,))
+                if isinstance(part, Tensor)
+            )
             return result
 
     with Watch():
@@ -123,7 +143,11 @@ def test_the_full_logits_never_exist() -> None:
 
 
 def test_no_more_logits_are_kept_than_allowed() -> None:
-    hidden, weight, ids = torch.randn(10, 8, requires_grad=True), torch.randn(100, 8), torch.zeros(10, dtype=torch.int64)
+    hidden, weight, ids = (
+        torch.randn(10, 8, requires_grad=True),
+        torch.randn(100, 8),
+        torch.zeros(10, dtype=torch.int64),
+    )
     saved: list[tuple[int, ...]] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -139,7 +163,9 @@ def test_no_more_logits_are_kept_than_allowed() -> None:
 
 def test_arguments_are_checked() -> None:
     hidden, weight, ids = head()
-    with pytest.raises(ValueError, match="temperature must be positive, got 0; score greedy samples with temperature 1"):
+    with pytest.raises(
+        ValueError, match="temperature must be positive, got 0; score greedy samples with temperature 1"
+    ):
         token_logprobs(hidden, ids, temperature=0)
     with pytest.raises(ValueError, match="temperature must be positive"):
         token_entropy(hidden, temperature=-1)
@@ -147,5 +173,7 @@ def test_arguments_are_checked() -> None:
         token_logprobs(hidden, ids[:, 0])
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         chunked_logprobs(hidden, weight, ids, chunk=0)
-    with pytest.raises(ValueError, match=r"must be \(..., H\), \(V, H\) and \(...\), got \(2, 3, 4\), \(4, 11\), \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"must be \(..., H\), \(V, H\) and \(...\), got \(2, 3, 4\), \(4, 11\), \(2, 3\)"
+    ):
         chunked_logprobs(hidden, weight.T, ids)

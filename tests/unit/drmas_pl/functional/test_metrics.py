@@ -55,7 +55,14 @@ def test_parts_merge_to_the_whole() -> None:
 
 
 def test_means_divide_sums_only() -> None:
-    sums = {"tokens": 4.0, "rows": 2.0, "clipped": 1.0, "mismatch_max": 0.5, "engine_ratio": 4.0, "engine_ratio_square": 8.0}
+    sums = {
+        "tokens": 4.0,
+        "rows": 2.0,
+        "clipped": 1.0,
+        "mismatch_max": 0.5,
+        "engine_ratio": 4.0,
+        "engine_ratio_square": 8.0,
+    }
     means = mean_metrics({name: torch.tensor(value) for name, value in sums.items()})
     assert means == {
         "tokens": 4.0,

@@ -17,7 +17,8 @@ def test_products_equal_plain_ones(shape: tuple[int, int, int], dtype: torch.dty
     rows, inputs, outputs = shape
     generator = torch.Generator().manual_seed(0)
     x, weight, gradient = (
-        torch.randn(size, generator=generator).to(dtype) for size in ((rows, inputs), (outputs, inputs), (rows, outputs))
+        torch.randn(size, generator=generator).to(dtype)
+        for size in ((rows, inputs), (outputs, inputs), (rows, outputs))
     )
     close = {"atol": 3e-4, "rtol": 1e-5} if dtype != torch.bfloat16 else {"atol": 0.3, "rtol": 0.02}
     torch.testing.assert_close(fast_product(x, weight), x @ weight.T, **close)
@@ -33,12 +34,19 @@ def test_onednn_adds_a_bias() -> None:
 
 def test_it_pays_for_large_float32_products_outside_autocast() -> None:
     x, weight = torch.ones(64, 512), torch.ones(512, 512)
-    assert onednn_pays(x, weight) and not onednn_pays(x[:4], weight) and not onednn_pays(x[:, :4], weight[:4, :4])
+    assert (
+        onednn_pays(x, weight)
+        and not onednn_pays(x[:4], weight)
+        and not onednn_pays(x[:, :4], weight[:4, :4])
+    )
     assert not onednn_pays(x.double(), weight.double()) and not onednn_pays(x[:0], weight)
     with torch.autocast("cpu"):
         assert not onednn_pays(x, weight)
 
 
 def test_without_onednn_blas_is_used() -> None:
-    with patch.object(products, "has_onednn", return_value=False), patch.object(products, "onednn_linear", side_effect=AssertionError):
+    with (
+        patch.object(products, "has_onednn", return_value=False),
+        patch.object(products, "onednn_linear", side_effect=AssertionError),
+    ):
         assert fast_product(torch.ones(64, 512), torch.ones(512, 512)).eq(512).all()

@@ -14,7 +14,10 @@ LEVELS = get_args(RatioLevel)
 
 def sample(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    logp, old = torch.randn(3, 6, generator=generator, dtype=dtype), torch.randn(3, 6, generator=generator, dtype=dtype)
+    logp, old = (
+        torch.randn(3, 6, generator=generator, dtype=dtype),
+        torch.randn(3, 6, generator=generator, dtype=dtype),
+    )
     mask = torch.tensor([[1, 1, 1, 1, 1, 0], [0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
     return logp, old, mask
 
@@ -29,8 +32,14 @@ def test_values_match_loops() -> None:
         delta = {i: (logp - old)[row, i].item() for i in kept}
         for i in range(6):
             mates = [j for j in kept if turn[row, j] == turn[row, i]]
-            expected = (delta[i], sum(delta.values()) / len(kept), sum(delta[j] for j in mates) / len(mates)) if i in kept else (0, 0, 0)
-            assert (token[row, i].item(), sequence[row, i].item(), turns[row, i].item()) == pytest.approx(expected, abs=1e-6)
+            expected = (
+                (delta[i], sum(delta.values()) / len(kept), sum(delta[j] for j in mates) / len(mates))
+                if i in kept
+                else (0, 0, 0)
+            )
+            assert (token[row, i].item(), sequence[row, i].item(), turns[row, i].item()) == pytest.approx(
+                expected, abs=1e-6
+            )
 
 
 def test_one_turn_per_row_is_the_sequence_level() -> None:
@@ -59,14 +68,18 @@ def test_gradcheck(level: Any) -> None:
     logp, old, mask = sample(torch.float64)
     turn = torch.tensor([[0, 0, 1, 1, 2, 2]]).expand(3, 6) if level == "turn" else None
     leaf = logp.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: safe_ratio(policy_log_ratio(x, old, mask, level=level, turn=turn)), leaf)
+    assert torch.autograd.gradcheck(
+        lambda x: safe_ratio(policy_log_ratio(x, old, mask, level=level, turn=turn)), leaf
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_masked_tokens_never_matter(level: Any) -> None:
     logp, old, mask = sample()
     noisy = torch.where(mask, logp, float("inf"))
-    torch.testing.assert_close(policy_log_ratio(noisy, old, mask, level=level), policy_log_ratio(logp, old, mask, level=level))
+    torch.testing.assert_close(
+        policy_log_ratio(noisy, old, mask, level=level), policy_log_ratio(logp, old, mask, level=level)
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -81,7 +94,9 @@ def test_huge_ratios_stay_finite(level: Any, shift: float) -> None:
 
 def test_arguments_are_checked() -> None:
     logp, old, mask = sample()
-    with pytest.raises(ValueError, match="level must be one of 'token', 'turn', 'sequence', 'sequence_token', got 'row'"):
+    with pytest.raises(
+        ValueError, match="level must be one of 'token', 'turn', 'sequence', 'sequence_token', got 'row'"
+    ):
         policy_log_ratio(logp, old, mask, level="row")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"share one shape \(N, T\), got \(3, 6\), \(3, 5\), \(3, 6\)"):
         policy_log_ratio(logp, old[:, :5], mask)

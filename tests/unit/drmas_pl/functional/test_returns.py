@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drmas_pl.functional import discounted_team_future, group_ids, group_normalize, return_to_go, seat_return_advantage
+from drmas_pl.functional import (
+    discounted_team_future,
+    group_ids,
+    group_normalize,
+    return_to_go,
+    seat_return_advantage,
+)
 
 
 def rollout() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -41,7 +47,9 @@ def test_team_future_matches_a_loop() -> None:
 
 def test_a_constant_team_reward_is_its_own_future() -> None:
     _, trajectory, step = rollout()
-    torch.testing.assert_close(discounted_team_future(torch.full((40,), 0.3), trajectory, step, gamma=0.5), torch.full((40,), 0.3))
+    torch.testing.assert_close(
+        discounted_team_future(torch.full((40,), 0.3), trajectory, step, gamma=0.5), torch.full((40,), 0.3)
+    )
 
 
 def test_a_failed_reward_spoils_earlier_rows_only() -> None:
@@ -58,7 +66,9 @@ def test_seats_are_normalised_apart() -> None:
     for key in (0, 1):
         assert got[seat == key].mean().item() == pytest.approx(0, abs=1e-6)
         assert got[seat == key].std().item() == pytest.approx(1, abs=1e-4)
-    assert not torch.allclose(got, seat_return_advantage(reward, trajectory, step, seat=seat, gamma=0.9, eps=1.0))
+    assert not torch.allclose(
+        got, seat_return_advantage(reward, trajectory, step, seat=seat, gamma=0.9, eps=1.0)
+    )
 
 
 def test_arguments_are_checked() -> None:

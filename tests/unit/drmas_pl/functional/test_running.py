@@ -9,7 +9,9 @@ from drmas_pl.functional import RunningBaseline
 
 
 def test_baseline_is_read_before_it_is_updated() -> None:
-    advantage, state = RunningBaseline(torch.zeros(1)).advantage(torch.ones(3), torch.zeros(3, dtype=torch.int64))
+    advantage, state = RunningBaseline(torch.zeros(1)).advantage(
+        torch.ones(3), torch.zeros(3, dtype=torch.int64)
+    )
     torch.testing.assert_close(advantage, torch.tensor([1.0, 0.95, 0.9025]))
     assert state.mean.item() == pytest.approx(1 - 0.95**3)
     assert state.decay == 0.95

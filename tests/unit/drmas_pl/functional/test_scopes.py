@@ -12,8 +12,12 @@ NAN, INF = float("nan"), float("inf")
 def test_rows_of_one_trajectory_count_once() -> None:
     score, group = torch.tensor([1.0, 0.0, 0.2, 7.0]), torch.tensor([4, 4, 4, -1])
     scope = scope_statistics(score, group, entry=torch.tensor([0, 0, 1, 0]))
-    torch.testing.assert_close(scope.value, torch.tensor([0.5, 0.5, 0.2, 7.0], dtype=torch.float64), atol=1e-7, rtol=0)
-    torch.testing.assert_close(scope.mean, torch.tensor([0.35, 0.35, 0.35, 7.0], dtype=torch.float64), atol=1e-7, rtol=0)
+    torch.testing.assert_close(
+        scope.value, torch.tensor([0.5, 0.5, 0.2, 7.0], dtype=torch.float64), atol=1e-7, rtol=0
+    )
+    torch.testing.assert_close(
+        scope.mean, torch.tensor([0.35, 0.35, 0.35, 7.0], dtype=torch.float64), atol=1e-7, rtol=0
+    )
     assert scope.count.tolist() == [2, 2, 2, 1]
     assert scope.alone.tolist() == [False, False, False, True]
 

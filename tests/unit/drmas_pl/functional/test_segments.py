@@ -10,7 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drmas_pl.functional import segment_count, segment_max, segment_mean, segment_min, segment_sum, segment_var
+from drmas_pl.functional import (
+    segment_count,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    segment_var,
+)
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.floats(-100, 100, width=32)), min_size=1, max_size=30)
 

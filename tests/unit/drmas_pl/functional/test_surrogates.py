@@ -30,15 +30,25 @@ LOSSES: dict[str, Loss] = {
 
 def test_hand_numbers() -> None:
     ratio, advantage = torch.tensor([[1.5, 0.5, 1.5, 4.0]]), torch.tensor([[1.0, 1.0, -1.0, -1.0]])
-    torch.testing.assert_close(clipped_surrogate(ratio.log(), advantage), torch.tensor([[-1.2, -0.5, 1.5, 3.0]]))
+    torch.testing.assert_close(
+        clipped_surrogate(ratio.log(), advantage), torch.tensor([[-1.2, -0.5, 1.5, 3.0]])
+    )
 
 
 def test_every_setting_of_the_clipped_surrogate_matters() -> None:
     ratio, advantage = torch.tensor([[1.5, 0.5, 4.0]]), torch.tensor([[1.0, -1.0, -1.0]])
-    torch.testing.assert_close(clipped_surrogate(ratio.log(), advantage, clip_high=0.28)[0, 0], torch.tensor(-1.28))
-    torch.testing.assert_close(clipped_surrogate(ratio.log(), advantage, clip_low=0.4)[0, 1], torch.tensor(0.6))
-    torch.testing.assert_close(clipped_surrogate(ratio.log(), advantage, dual_clip=None)[0, 2], torch.tensor(4.0))
-    torch.testing.assert_close(clipped_surrogate(ratio.log(), advantage, dual_clip=2.0)[0, 2], torch.tensor(2.0))
+    torch.testing.assert_close(
+        clipped_surrogate(ratio.log(), advantage, clip_high=0.28)[0, 0], torch.tensor(-1.28)
+    )
+    torch.testing.assert_close(
+        clipped_surrogate(ratio.log(), advantage, clip_low=0.4)[0, 1], torch.tensor(0.6)
+    )
+    torch.testing.assert_close(
+        clipped_surrogate(ratio.log(), advantage, dual_clip=None)[0, 2], torch.tensor(4.0)
+    )
+    torch.testing.assert_close(
+        clipped_surrogate(ratio.log(), advantage, dual_clip=2.0)[0, 2], torch.tensor(2.0)
+    )
 
 
 def test_cispo_clips_the_weight_but_keeps_the_gradient() -> None:
@@ -48,7 +58,9 @@ def test_cispo_clips_the_weight_but_keeps_the_gradient() -> None:
     torch.testing.assert_close(loss, torch.tensor([[4.8, 2.4]]))
     loss.sum().backward()
     torch.testing.assert_close(logp.grad, torch.tensor([[-2.4, -1.2]]))
-    wide = cispo_surrogate(log_ratio.detach(), torch.tensor([2.0]), logp=logp.detach(), clip_low=1.0, clip_high=9.0)
+    wide = cispo_surrogate(
+        log_ratio.detach(), torch.tensor([2.0]), logp=logp.detach(), clip_low=1.0, clip_high=9.0
+    )
     torch.testing.assert_close(wide, torch.tensor([[6.0, 0.4]]))
 
 
@@ -64,7 +76,9 @@ def test_advantages_of_one_sign_add_up(name: str, sign: float) -> None:
     log_ratio = torch.randn(5, 7, generator=generator, dtype=torch.float64)
     first, second = (sign * torch.rand(5, generator=generator, dtype=torch.float64) for _ in range(2))
     loss = LOSSES[name]
-    torch.testing.assert_close(loss(log_ratio, first + second), loss(log_ratio, first) + loss(log_ratio, second))
+    torch.testing.assert_close(
+        loss(log_ratio, first + second), loss(log_ratio, first) + loss(log_ratio, second)
+    )
     assert (loss(log_ratio, torch.zeros(5, dtype=torch.float64)) == 0).all()
 
 
@@ -112,5 +126,8 @@ def test_clip_events_are_where_the_gradient_is_cut() -> None:
 
 
 def test_advantage_shapes_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"advantage must have shape \(2,\) or \(2, 3\), got \(3,\); give one value per row or token"):
+    with pytest.raises(
+        ValueError,
+        match=r"advantage must have shape \(2,\) or \(2, 3\), got \(3,\); give one value per row or token",
+    ):
         clipped_surrogate(torch.zeros(2, 3), torch.zeros(3))

@@ -53,9 +53,13 @@ def test_matches_a_loop_and_finite_differences(clip: float | None) -> None:
         v, o, r = (float(tensor[row, token]) for tensor in (value, old, returns))
         errors = [(v - r) ** 2] + ([] if clip is None else [(max(min(v, o + clip), o - clip) - r) ** 2])
         total += 0.5 * max(errors)
-    assert float(clipped_value_loss(value, old, returns, mask, denominator=11, clip=clip).loss) == pytest.approx(total / 11, rel=1e-5)
+    assert float(
+        clipped_value_loss(value, old, returns, mask, denominator=11, clip=clip).loss
+    ) == pytest.approx(total / 11, rel=1e-5)
     inputs = (value.double().requires_grad_(), old.double(), returns.double(), mask)
-    assert torch.autograd.gradcheck(lambda *args: clipped_value_loss(*args, denominator=11, clip=clip).loss, inputs)
+    assert torch.autograd.gradcheck(
+        lambda *args: clipped_value_loss(*args, denominator=11, clip=clip).loss, inputs
+    )
 
 
 def test_masked_tokens_may_hold_anything_and_parts_add_up() -> None:
@@ -65,7 +69,10 @@ def test_masked_tokens_may_hold_anything_and_parts_add_up() -> None:
     padded = clipped_value_loss(*spoilt, mask, denominator=5)
     (gradient,) = torch.autograd.grad(padded.loss, spoilt[0])
     assert torch.equal(padded.loss, whole.loss) and gradient.isfinite().all()
-    parts = [clipped_value_loss(value[rows], old[rows], returns[rows], mask[rows], denominator=5) for rows in (slice(0, 1), slice(1, 4))]
+    parts = [
+        clipped_value_loss(value[rows], old[rows], returns[rows], mask[rows], denominator=5)
+        for rows in (slice(0, 1), slice(1, 4))
+    ]
     torch.testing.assert_close(parts[0].loss + parts[1].loss, whole.loss)
     assert parts[0].clipped + parts[1].clipped == whole.clipped
     nothing = clipped_value_loss(value, old, returns, torch.zeros_like(mask), denominator=1)

@@ -16,7 +16,10 @@ from tests.helpers.wide import branching_rows, dense_mask
 def inputs(tokens: int, *, heads: int = 3, size: int = 16) -> list[Tensor]:
     """Queries, keys and values laid out in memory like those of a model, and an output gradient."""
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(1, tokens, heads, size, generator=generator).transpose(1, 2).requires_grad_() for _ in range(4)]
+    return [
+        torch.randn(1, tokens, heads, size, generator=generator).transpose(1, 2).requires_grad_()
+        for _ in range(4)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -61,8 +64,12 @@ def test_no_scores_between_all_tokens_exist() -> None:
 
 def test_segments_of_similar_length_are_computed_together() -> None:
     pieces = plan([Segment(0, 50, 50), Segment(50, 59, 59), Segment(59, 69, 69)])
-    assert [(batch.length, batch.place.tolist() != [] and batch.place.shape[0]) for batch in pieces.batches] == [(10, 2), (50, False)]
-    assert pieces.batches[0].padding is not None and pieces.batches[0].padding.sum() == 1 and not pieces.parents
+    assert [
+        (batch.length, batch.place.tolist() != [] and batch.place.shape[0]) for batch in pieces.batches
+    ] == [(10, 2), (50, False)]
+    assert (
+        pieces.batches[0].padding is not None and pieces.batches[0].padding.sum() == 1 and not pieces.parents
+    )
 
 
 def test_it_runs_on_cpu_alone() -> None:

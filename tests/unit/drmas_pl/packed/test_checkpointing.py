@@ -39,5 +39,7 @@ def test_the_gradient_stays_the_same_with_less_kept() -> None:
 
 
 def test_a_model_without_support_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Linear cannot recompute its layers; set update\.activation_checkpointing=false"):
+    with pytest.raises(
+        ConfigError, match=r"Linear cannot recompute its layers; set update\.activation_checkpointing=false"
+    ):
         checkpoint_activations(nn.Linear(2, 2))

@@ -34,7 +34,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[nn.Module]]:
         graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **settings: compile_module(self, backend=backend, **settings))
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **settings: compile_module(self, backend=backend, **settings)
+    )
     torch._dynamo.reset()
     yield graphs
     torch._dynamo.reset()
@@ -84,7 +86,11 @@ def test_adapters_share_compiled_parts(calls: list[nn.Module]) -> None:
     policies = []
     for _ in range(2):
         torch.manual_seed(0)
-        policies.append(peft.get_peft_model(wide_policy(), peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)))
+        policies.append(
+            peft.get_peft_model(
+                wide_policy(), peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+            )
+        )
     plain, policy = policies
     compile_layers(policy, device=CPU)
     parts = [part._compiled_call_impl for part in compiling._parts(policy)]
@@ -103,17 +109,24 @@ def test_experts_are_left_alone() -> None:
                 self.mlp.experts = nn.Linear(2, 2)
 
     dense, sparse = Block(experts=False), Block(experts=True)
-    assert list(compiling._parts(dense)) == [dense.mlp, dense.norm] and list(compiling._parts(sparse)) == [sparse.norm]
+    assert list(compiling._parts(dense)) == [dense.mlp, dense.norm] and list(compiling._parts(sparse)) == [
+        sparse.norm
+    ]
 
 
 def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"Linear has neither norms nor feed-forward blocks to compile; set update\.compile=false"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Linear has neither norms nor feed-forward blocks to compile; set update\.compile=false",
+    ):
         compile_layers(nn.Linear(2, 2), device=CPU)
     monkeypatch.setattr(compiling, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs Triton on CUDA devices"):
         compile_layers(wide_policy(), device=torch.device("cuda"))
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs a compiler, found none of \$CXX, g\+\+, clang\+\+; install g\+\+ or set"):
+    with pytest.raises(
+        ConfigError, match=r"needs a compiler, found none of \$CXX, g\+\+, clang\+\+; install g\+\+ or set"
+    ):
         compile_layers(wide_policy(), device=CPU)
 
 

@@ -21,7 +21,13 @@ from drmas_pl.packed.layout import PackedRows, Segment, pack_rows
 from tests.helpers.flex import flex_gradients_on_cpu
 
 CPU = torch.device("cpu")
-SEGMENTS = (Segment(0, 150, 380), Segment(150, 200, 290), Segment(200, 260, 260), Segment(260, 290, 290), Segment(290, 380, 380))
+SEGMENTS = (
+    Segment(0, 150, 380),
+    Segment(150, 200, 290),
+    Segment(200, 260, 260),
+    Segment(260, 290, 290),
+    Segment(290, 380, 380),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +51,11 @@ def visible(segments: tuple[Segment, ...], tokens: int) -> list[list[bool]]:
 
 def blocks_of(lists: tuple[Tensor, Tensor]) -> set[tuple[int, int]]:
     counts, index = lists
-    return {(row, block) for row, count in enumerate(counts[0, 0].tolist()) for block in index[0, 0, row, :count].tolist()}
+    return {
+        (row, block)
+        for row, count in enumerate(counts[0, 0].tolist())
+        for block in index[0, 0, row, :count].tolist()
+    }
 
 
 def dense_of(mask: TreeMask) -> Tensor:
@@ -56,8 +66,13 @@ def dense_of(mask: TreeMask) -> Tensor:
 @st.composite
 def trees(draw: st.DrawFn) -> PackedRows:
     """Rows of a few words of a small vocabulary, so that beginnings are shared at many depths; long words cross blocks."""
-    words = draw(st.lists(st.lists(st.sampled_from([1, 2, 60, 140]), min_size=1, max_size=4), min_size=1, max_size=5))
-    rows = [Row("a", tuple(word for size in sizes for word in [size] * size), (7, 8), (0.0, 0.0), 1.0) for sizes in words]
+    words = draw(
+        st.lists(st.lists(st.sampled_from([1, 2, 60, 140]), min_size=1, max_size=4), min_size=1, max_size=5)
+    )
+    rows = [
+        Row("a", tuple(word for size in sizes for word in [size] * size), (7, 8), (0.0, 0.0), 1.0)
+        for sizes in words
+    ]
     return pad_to_blocks(pack_rows(collate(rows, pad_id=0, denominator=1.0), min_saved=1))
 
 
@@ -80,7 +95,12 @@ def test_the_lists_are_those_that_the_library_finds_pair_by_pair() -> None:
     tokens = 3 * BLOCK
     mask = tree_mask(SEGMENTS, tokens, device=CPU)
     found = create_block_mask(
-        lambda batch, head, row, column: (column <= row) & (row < mask.end[column]), None, None, tokens, tokens, "cpu"
+        lambda batch, head, row, column: (column <= row) & (row < mask.end[column]),
+        None,
+        None,
+        tokens,
+        tokens,
+        "cpu",
     )
     theirs = (
         (found.kv_num_blocks, found.kv_indices),
@@ -94,15 +114,23 @@ def test_the_lists_are_those_that_the_library_finds_pair_by_pair() -> None:
 
 
 def test_padding_fills_blocks_and_attends_to_itself() -> None:
-    packed = pad_to_blocks(PackedRows(torch.ones(1, 300), torch.arange(300)[None], (Segment(0, 300, 300),), torch.tensor([299])))
+    packed = pad_to_blocks(
+        PackedRows(torch.ones(1, 300), torch.arange(300)[None], (Segment(0, 300, 300),), torch.tensor([299]))
+    )
     assert packed.input_ids.shape == packed.position_ids.shape == (1, 3 * BLOCK)
     dense = dense_of(tree_mask(packed.segments, 3 * BLOCK, device=CPU))
-    assert torch.equal(dense[300:], torch.eye(3 * BLOCK, dtype=torch.bool)[300:]) and not dense[:300, 300:].any()
-    short = pad_to_blocks(PackedRows(torch.ones(1, 3), torch.ones(1, 3), (Segment(0, 3, 3),), torch.tensor([2])))
+    assert (
+        torch.equal(dense[300:], torch.eye(3 * BLOCK, dtype=torch.bool)[300:]) and not dense[:300, 300:].any()
+    )
+    short = pad_to_blocks(
+        PackedRows(torch.ones(1, 3), torch.ones(1, 3), (Segment(0, 3, 3),), torch.tensor([2]))
+    )
     assert short.input_ids.shape[1] == 2 * BLOCK
 
 
-def draw(heads: int, *, tokens: int = 3 * BLOCK, size: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
+def draw(
+    heads: int, *, tokens: int = 3 * BLOCK, size: int = 16, dtype: torch.dtype = torch.float32
+) -> Tensor:
     return torch.randn(1, tokens, heads, size, dtype=dtype).transpose(1, 2).requires_grad_()
 
 
@@ -115,7 +143,9 @@ def test_result_and_gradients_equal_dense_attention(key_heads: int, scale: float
     results = []
     for out in (
         flex_tree_attention(query, key, value, mask, scale=scale),
-        scaled_dot_product_attention(query, key, value, attn_mask=dense_of(mask), scale=scale, enable_gqa=True),
+        scaled_dot_product_attention(
+            query, key, value, attn_mask=dense_of(mask), scale=scale, enable_gqa=True
+        ),
     ):
         results.append((out, *torch.autograd.grad(out, (query, key, value), gradient)))
     for ours, dense in zip(*results):
@@ -136,9 +166,18 @@ def test_one_graph_serves_micro_batches_of_all_lengths(monkeypatch: pytest.Monke
     compiled = torch.compile(flex._attend, dynamic=True, fullgraph=True, backend=counter)
     for blocks in (5, 3, 6, 7):
         tokens = blocks * BLOCK
-        segments = (Segment(0, 50 * blocks, tokens), Segment(50 * blocks, 60 * blocks, 60 * blocks), Segment(60 * blocks, tokens, tokens))
+        segments = (
+            Segment(0, 50 * blocks, tokens),
+            Segment(50 * blocks, 60 * blocks, 60 * blocks),
+            Segment(60 * blocks, tokens, tokens),
+        )
         mask = tree_mask(segments, tokens, device=CPU)
-        query, key, value, gradient = draw(4, tokens=tokens), draw(2, tokens=tokens), draw(2, tokens=tokens), draw(4, tokens=tokens)
+        query, key, value, gradient = (
+            draw(4, tokens=tokens),
+            draw(2, tokens=tokens),
+            draw(2, tokens=tokens),
+            draw(4, tokens=tokens),
+        )
         found = torch.autograd.grad(compiled(query, key, value, mask, None), (query, key, value), gradient)
         dense = scaled_dot_product_attention(query, key, value, attn_mask=dense_of(mask), enable_gqa=True)
         for ours, theirs in zip(found, torch.autograd.grad(dense, (query, key, value), gradient)):
@@ -152,7 +191,9 @@ def test_the_trial_compares_with_dense_attention() -> None:
     assert not flex_runs(CPU, heads=3, size=16, dtype=torch.float32)
 
 
-def test_a_device_where_it_fails_or_errs_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_where_it_fails_or_errs_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*args: object, **kwargs: object) -> float:
         raise RuntimeError("no compiler\nmore of it")
 

@@ -56,7 +56,9 @@ def make_batch(seed: int, **shape: int) -> TokenBatch:
     return collate(branching_rows(seed, **shape), pad_id=0, denominator=1.0)
 
 
-def run(policy: nn.Module, batch: TokenBatch, backward: Callable[[Tensor], object] = Tensor.backward) -> tuple[Tensor, Tensor, Tensor]:
+def run(
+    policy: nn.Module, batch: TokenBatch, backward: Callable[[Tensor], object] = Tensor.backward
+) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs, entropies and the gradient of a mixture of both."""
     policy.zero_grad()
     out = response_logprobs(policy, batch, temperature=0.7, entropy="gradient")
@@ -67,7 +69,10 @@ def run(policy: nn.Module, batch: TokenBatch, backward: Callable[[Tensor], objec
 
 
 def run_plain(
-    policy: nn.Module, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch, backward: Callable[[Tensor], object] = Tensor.backward
+    policy: nn.Module,
+    batch: TokenBatch,
+    monkeypatch: pytest.MonkeyPatch,
+    backward: Callable[[Tensor], object] = Tensor.backward,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same by separate padded rows with full logits."""
     with monkeypatch.context() as patch:
@@ -85,7 +90,9 @@ def assert_equal(ours: tuple[Tensor, ...], plain: tuple[Tensor, ...]) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("turns", [1, 3])
 @pytest.mark.usefixtures("threads")
-def test_values_and_gradients_equal_the_plain_path(name: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_equal_the_plain_path(
+    name: str, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy, batch = MODELS[name](), make_batch(turns, turns=turns)
     assert packs(policy) and lays_out_tree(policy) == (name != "eager attention")
     assert_equal(run(policy, batch), run_plain(policy, batch, monkeypatch))
@@ -102,7 +109,9 @@ def test_the_layout_does_not_matter(seed: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["grouped queries", "all heads", "qwen3"])
 @pytest.mark.parametrize("turns", [1, 3])
-def test_the_block_sparse_kernel_equals_the_plain_path(name: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_sparse_kernel_equals_the_plain_path(
+    name: str, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The layout and kernel of accelerators, run by plain operations."""
     policy, batch = MODELS[name](), make_batch(turns, turns=turns)
     expected = run_plain(policy, batch, monkeypatch)
@@ -114,7 +123,9 @@ def test_the_block_sparse_kernel_equals_the_plain_path(name: str, turns: int, mo
         assert_equal(run(policy, batch), expected)
 
 
-def test_the_block_sparse_kernel_agrees_under_checkpointing_and_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_sparse_kernel_agrees_under_checkpointing_and_autocast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     bare, batch = wide_policy(), make_batch(0)
     checkpoint_activations(bare)
@@ -131,7 +142,9 @@ def test_the_block_sparse_kernel_agrees_under_checkpointing_and_autocast(monkeyp
 def test_adapters_get_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
-    policy = peft.get_peft_model(wide_policy(), peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    policy = peft.get_peft_model(
+        wide_policy(), peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    )
     batch = make_batch(0)
     assert packs(policy) and lays_out_tree(policy)
     assert_equal(run(policy, batch), run_plain(policy, batch, monkeypatch))
@@ -171,7 +184,12 @@ def test_attention_dropout_keeps_to_attention_that_has_it() -> None:
 
 
 def test_narrow_models_and_other_modules_are_left_alone() -> None:
-    assert not packs(tiny_policy()[0]) and not packs(nn.Linear(2, 2)) and not packs(None) and not lays_out_tree(None)
+    assert (
+        not packs(tiny_policy()[0])
+        and not packs(nn.Linear(2, 2))
+        and not packs(None)
+        and not lays_out_tree(None)
+    )
 
 
 def test_a_model_that_changes_its_logits_is_computed_row_by_row(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,7 +215,9 @@ def test_a_head_with_bias_or_adapter_is_left_alone() -> None:
     assert not packs(policy)
 
 
-def test_a_head_whose_weight_is_put_together_for_every_call_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_whose_weight_is_put_together_for_every_call_is_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As with FSDP2, where the weight outside a forward pass is a share."""
     policy, batch = wide_policy(), make_batch(0)
 
@@ -220,7 +240,9 @@ def test_a_changed_forward_pass_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         return output
 
     policy.forward = doubled
-    with pytest.raises(module.ConfigError, match="changes what its output embedding returns; do not change attention or head"):
+    with pytest.raises(
+        module.ConfigError, match="changes what its output embedding returns; do not change attention or head"
+    ):
         packed_logprobs(policy, make_batch(0))
 
 
@@ -255,7 +277,11 @@ def test_full_logits_never_exist() -> None:
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            shapes.extend(tuple(part.shape) for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, Tensor))
+            shapes.extend(
+                tuple(part.shape)
+                for part in (result if isinstance(result, tuple) else (result,))
+                if isinstance(part, Tensor)
+            )
             return result
 
     with pytest.MonkeyPatch.context() as patch, Watch():

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from drmas_pl.engines.fused_step import is_known
@@ -35,13 +42,21 @@ def test_the_norm_is_that_of_the_module(shape: tuple[int, ...]) -> None:
     x, gradient = (torch.randn(shape, generator=generator) for _ in range(2))
     plain = LlamaRMSNorm(shape[-1], eps=1e-2)
     nn.init.normal_(plain.weight, generator=generator)
-    ours = results(lambda x: rms_norm(x, plain.weight, eps=1e-2, dtype=torch.float32), x.requires_grad_(), plain.weight, gradient)
+    ours = results(
+        lambda x: rms_norm(x, plain.weight, eps=1e-2, dtype=torch.float32),
+        x.requires_grad_(),
+        plain.weight,
+        gradient,
+    )
     for found, expected in zip(ours, results(plain, x, plain.weight, gradient)):
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
 
 
 def test_a_norm_of_half_precision_is_rounded_once() -> None:
-    x, weight = torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.linspace(-1, 1, 32)
+    x, weight = (
+        torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(0)).bfloat16(),
+        torch.linspace(-1, 1, 32),
+    )
     exact = rms_norm(x.double().float(), weight, eps=1e-6, dtype=torch.float32)
     assert torch.equal(rms_norm(x, weight, eps=1e-6, dtype=torch.bfloat16), exact.bfloat16())
 
@@ -62,16 +77,25 @@ def test_frozen_weights_and_inputs_get_no_gradient() -> None:
     x, weight = torch.randn(1, 5, 32), torch.ones(32)
     assert not rms_norm(x, weight, eps=1e-6, dtype=torch.float32).requires_grad
     for leaf, args in ((x.clone().requires_grad_(), 0), (weight.clone().requires_grad_(), 1)):
-        rms_norm(*((leaf, weight) if args == 0 else (x, leaf)), eps=1e-6, dtype=torch.float32).sum().backward()
+        rms_norm(
+            *((leaf, weight) if args == 0 else (x, leaf)), eps=1e-6, dtype=torch.float32
+        ).sum().backward()
         assert leaf.grad is not None
 
 
 @pytest.mark.parametrize(
     ("kind", "fused"),
     # per layer two norms and an attention block, with Qwen3 two norms of heads as well; a last norm
-    [(None, 7), ((MistralConfig, MistralForCausalLM), 7), ((Qwen3Config, Qwen3ForCausalLM), 11), ((Gemma2Config, Gemma2ForCausalLM), 0)],
+    [
+        (None, 7),
+        ((MistralConfig, MistralForCausalLM), 7),
+        ((Qwen3Config, Qwen3ForCausalLM), 11),
+        ((Gemma2Config, Gemma2ForCausalLM), 0),
+    ],
 )
-def test_known_families_are_fused_while_the_context_lasts(kind: Any, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_families_are_fused_while_the_context_lasts(
+    kind: Any, fused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = wide_policy() if kind is None else wide_policy(kind=kind, attention="eager")
     layers = FusedLayers(policy, SEGMENTS)
 
@@ -122,6 +146,10 @@ def test_what_somebody_has_changed_stays() -> None:
     second.input_layernorm.forward = lambda hidden_states: hidden_states
     second.post_attention_layernorm.compile()
     with FusedLayers(policy, SEGMENTS):
-        assert {"forward" in vars(part) for part in (first.input_layernorm, second.post_attention_layernorm)} == {False}
+        assert {
+            "forward" in vars(part) for part in (first.input_layernorm, second.post_attention_layernorm)
+        } == {False}
     assert "forward" in vars(second.input_layernorm)
-    assert is_known(first.post_attention_layernorm, "RMSNorm") and not is_known(first.input_layernorm, "RMSNorm")
+    assert is_known(first.post_attention_layernorm, "RMSNorm") and not is_known(
+        first.input_layernorm, "RMSNorm"
+    )

@@ -81,5 +81,7 @@ def test_equal_rows_share_every_place() -> None:
 def test_masked_response_tokens_are_seen_but_not_predicted() -> None:
     whole = batch(row((7,), (1, 2, 3)))
     mask = torch.tensor([[True, False, True]])
-    packed = pack_rows(TokenBatch(**{name: getattr(whole, name) for name in TokenBatch.__slots__} | {"response_mask": mask}))
+    packed = pack_rows(
+        TokenBatch(**{name: getattr(whole, name) for name in TokenBatch.__slots__} | {"response_mask": mask})
+    )
     assert packed.input_ids.tolist() == [[7, 1, 2]] and packed.predictor.tolist() == [0, 2]

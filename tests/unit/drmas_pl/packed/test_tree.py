@@ -30,7 +30,9 @@ def test_the_device_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0] == (torch.device("cpu"), {"heads": 4, "size": 64, "dtype": torch.bfloat16})
 
 
-def test_the_kernel_is_asked_for_in_the_type_that_a_policy_attends_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_asked_for_in_the_type_that_a_policy_attends_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     types: list[torch.dtype] = []
     monkeypatch.setattr(module, "attends_on", lambda device: False)
     monkeypatch.setattr(module, "flex_runs", lambda device, *, heads, size, dtype: types.append(dtype))

@@ -22,7 +22,10 @@ TEXTS = {
 
 
 def write(path: Path, texts: dict[str, str]) -> Path:
-    path.write_text("".join(json.dumps({"id": id, "contents": contents}) + "\n" for id, contents in texts.items()), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({"id": id, "contents": contents}) + "\n" for id, contents in texts.items()),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -51,7 +54,9 @@ def test_scores_follow_the_formula(corpus: Path, query: str, k1: float, b: float
     found = BM25sRetriever(corpus, k1=k1, b=b).search([query], 5)[0]
     expected = {id: score for id, score in by_loop(query, k1=k1, b=b).items() if score > 0}
     assert {passage.id for passage in found} == set(expected)
-    np.testing.assert_allclose([passage.score for passage in found], sorted(expected.values(), reverse=True), rtol=1e-5)
+    np.testing.assert_allclose(
+        [passage.score for passage in found], sorted(expected.values(), reverse=True), rtol=1e-5
+    )
     assert all(passage.score == pytest.approx(expected[passage.id], rel=1e-5) for passage in found)
 
 
@@ -78,7 +83,11 @@ def test_nothing_in_common_finds_nothing(corpus: Path, query: str) -> None:
 
 def test_passages_carry_title_and_text(corpus: Path) -> None:
     passage = BM25sRetriever(corpus).search(["Kenya"], 1)[0][0]
-    assert (passage.id, passage.title, passage.text) == ("kenya", "Kenya", "The capital is Nairobi, and Nairobi is large.")
+    assert (passage.id, passage.title, passage.text) == (
+        "kenya",
+        "Kenya",
+        "The capital is Nairobi, and Nairobi is large.",
+    )
 
 
 def test_index_on_disk_gives_the_same_answers(corpus: Path, tmp_path: Path) -> None:

@@ -41,10 +41,15 @@ def test_lets_one_through_after_each_cool_down_until_it_succeeds(caplog: pytest.
         assert breaker.allows()
         breaker.succeeded()
     assert breaker.allows() and breaker.allows()
-    assert [record.message for record in caplog.records] == ["1 calls in a row failed; asking again in 10 s", "the service answers again"]
+    assert [record.message for record in caplog.records] == [
+        "1 calls in a row failed; asking again in 10 s",
+        "the service answers again",
+    ]
 
 
-@pytest.mark.parametrize(("failures", "cool_down", "message"), [(0, 1.0, "must be at least 1, got 0"), (1, -1.0, "cool_down")])
+@pytest.mark.parametrize(
+    ("failures", "cool_down", "message"), [(0, 1.0, "must be at least 1, got 0"), (1, -1.0, "cool_down")]
+)
 def test_wrong_settings_are_named(failures: int, cool_down: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CircuitBreaker(failures, cool_down=cool_down)

@@ -28,7 +28,10 @@ class Shelf(Retriever):
         self.fault = fault
 
     def lookup(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [self.fault(query, [Passage(f"{query}{i}", "", query, float(-i)) for i in range(k)]) for query in queries]
+        return [
+            self.fault(query, [Passage(f"{query}{i}", "", query, float(-i)) for i in range(k)])
+            for query in queries
+        ]
 
     def close(self) -> None:
         """Nothing is open."""

@@ -22,18 +22,28 @@ WORDS = ["[PAD]", "[UNK]", "query", "passage", ":", "lyon", "is", "a", "city", "
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder")
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
     BertModel(config).save_pretrained(folder)
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(
+        folder
+    )
     return folder
 
 
 def by_hand(model: Path, text: str) -> np.ndarray:
     ids = torch.tensor([[WORDS.index(word) for word in text.replace(":", " :").split()]])
     with torch.inference_mode():
-        hidden = AutoModel.from_pretrained(model)(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        hidden = AutoModel.from_pretrained(model)(
+            input_ids=ids, attention_mask=torch.ones_like(ids)
+        ).last_hidden_state
     mean = hidden[0].mean(0)
     return (mean / mean.norm()).numpy()
 
@@ -44,7 +54,9 @@ def test_vectors_are_prefixed_means_of_length_one(model: Path) -> None:
     assert query.shape == (1, encoder.dimension) == (1, 16) and query.dtype == np.float32
     np.testing.assert_allclose(query[0], by_hand(model, "query: lyon"), atol=1e-5)
     np.testing.assert_allclose(encoder.passages(["lyon"])[0], by_hand(model, "passage: lyon"), atol=1e-5)
-    np.testing.assert_allclose(TextEncoder(model, query_prefix="").queries(["lyon"])[0], by_hand(model, "lyon"), atol=1e-5)
+    np.testing.assert_allclose(
+        TextEncoder(model, query_prefix="").queries(["lyon"])[0], by_hand(model, "lyon"), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])

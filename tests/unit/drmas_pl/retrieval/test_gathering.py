@@ -131,7 +131,9 @@ def test_only_company_makes_a_lookup_wait(monkeypatch: pytest.MonkeyPatch) -> No
     assert waits == [0.5]
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"max_batch": 0}, "max_batch"), ({"max_batch": 1, "window": -1.0}, "window")])
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"max_batch": 0}, "max_batch"), ({"max_batch": 1, "window": -1.0}, "window")]
+)
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Gatherer(lambda queries, k: [], **settings)

@@ -55,7 +55,9 @@ def test_asks_for_passages_and_reads_them(server: SearchServer) -> None:
 def test_the_single_query_form_asks_one_by_one(server: SearchServer) -> None:
     found = client(server, request_form="query").search(["lyon", "paris"], 1)
     assert [passages[0].text for passages in found] == ["about lyon", "about paris"]
-    assert server.requests == [{"query": name, "topk": 1, "return_scores": True} for name in ("lyon", "paris")]
+    assert server.requests == [
+        {"query": name, "topk": 1, "return_scores": True} for name in ("lyon", "paris")
+    ]
 
 
 def test_threads_that_wait_share_requests(server: SearchServer) -> None:
@@ -76,7 +78,10 @@ def test_threads_that_wait_share_requests(server: SearchServer) -> None:
         while len(retriever._find._queue) < 32:  # type: ignore[attr-defined]
             threading.Event().wait(0.001)
         server.release.set()
-    assert [future.result()[0][0].text for future in futures] == ["about first", *(f"about q{number}" for number in range(32))]
+    assert [future.result()[0][0].text for future in futures] == [
+        "about first",
+        *(f"about q{number}" for number in range(32)),
+    ]
     assert [len(asked["queries"]) for asked in server.requests] == [1, 16, 16]
 
 
@@ -95,7 +100,9 @@ def test_answers_are_remembered(server: SearchServer) -> None:
     [(500, b"trace"), (503, b""), (429, b""), (200, b"<html>"), (200, b'{"result": []}')],
     ids=["500", "503", "429", "garbage", "too few"],
 )
-def test_what_may_pass_is_asked_again_with_growing_pauses(server: SearchServer, reply: Reply, pauses: list[float]) -> None:
+def test_what_may_pass_is_asked_again_with_growing_pauses(
+    server: SearchServer, reply: Reply, pauses: list[float]
+) -> None:
     server.reply = first(2, reply)
     assert len(client(server, retries=2, backoff=0.5).search(["a"], 1)[0]) == 1
     assert len(server.requests) == 3
@@ -250,7 +257,9 @@ def test_a_server_without_health_check_is_given_a_query(server: SearchServer) ->
 @pytest.mark.parametrize("health", [(500, b""), (200, b"<html>")])
 def test_a_server_that_is_not_well_is_a_setting_to_look_at(server: SearchServer, health: Reply) -> None:
     server.health = health
-    with pytest.raises(ConfigError, match=rf"no healthy retriever at {server.url} within 0.2 s: .*tools/serve_retriever.py"):
+    with pytest.raises(
+        ConfigError, match=rf"no healthy retriever at {server.url} within 0.2 s: .*tools/serve_retriever.py"
+    ):
         client(server, startup_timeout=0.2)
 
 

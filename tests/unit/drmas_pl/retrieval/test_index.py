@@ -35,7 +35,10 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
     folder = IndexFolder(tmp_path / "index")
     write(folder, "one")
-    with pytest.raises(DataError, match="index index was built for one, but this corpus with these settings is two; delete it"):
+    with pytest.raises(
+        DataError,
+        match="index index was built for one, but this corpus with these settings is two; delete it",
+    ):
         folder.check("two")
 
 

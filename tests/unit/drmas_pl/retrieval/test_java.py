@@ -32,7 +32,9 @@ def bundle(monkeypatch: pytest.MonkeyPatch, package: Path, version: str) -> Path
     return runtime(package / "jre", version)
 
 
-@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("25.0.4.1", 25), ("1.8.0_402", 8), ("22-ea", 22), ("?", 0)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("17.0.15", 17), ("25.0.4.1", 25), ("1.8.0_402", 8), ("22-ea", 22), ("?", 0)]
+)
 def test_versions_are_read_as_major_numbers(tmp_path: Path, version: str, major: int) -> None:
     assert java.java_version(runtime(tmp_path / "jdk", version)) == major
     assert java.java_version(tmp_path) == 0
@@ -55,7 +57,9 @@ def test_then_the_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert os.environ["JAVA_HOME"] == str(home)
 
 
-def test_one_that_is_too_old_gives_way_to_the_bundled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_too_old_gives_way_to_the_bundled_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(runtime(tmp_path / "old", "17.0.2")))
     home = bundle(monkeypatch, tmp_path / "package", "25.0.4")
     java.prepare_java()
@@ -63,9 +67,13 @@ def test_one_that_is_too_old_gives_way_to_the_bundled_one(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(("old", "found"), [(None, "none"), ("17", "17")])
-def test_without_one_a_single_line_offers_bm25s(old: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_one_a_single_line_offers_bm25s(
+    old: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if old:
         monkeypatch.setenv("JAVA_HOME", str(runtime(tmp_path / "old", old)))
-    with pytest.raises(ConfigError, match=f"Java 21 or newer, found {found}; .* or use retriever=bm25s") as error:
+    with pytest.raises(
+        ConfigError, match=f"Java 21 or newer, found {found}; .* or use retriever=bm25s"
+    ) as error:
         java.prepare_java()
     assert "\n" not in str(error.value)

@@ -16,11 +16,15 @@ from drmas_pl.retrieval.pyserini import LuceneRetriever
 CORPUS = "embedded:search/corpus"
 
 
-def test_without_pyserini_the_extra_and_bm25s_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyserini_the_extra_and_bm25s_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pyserini, "prepare_java", lambda: None)
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     monkeypatch.setitem(sys.modules, "pyserini", None)
-    with pytest.raises(ConfigError, match=r"needs pyserini .*pip install 'drmas_pl\[retrieval\]' or use retriever=bm25s"):
+    with pytest.raises(
+        ConfigError, match=r"needs pyserini .*pip install 'drmas_pl\[retrieval\]' or use retriever=bm25s"
+    ):
         LuceneRetriever(CORPUS, index=tmp_path / "index")
 
 
@@ -33,7 +37,9 @@ def test_without_java_bm25s_is_offered(tmp_path: Path, monkeypatch: pytest.Monke
         LuceneRetriever(CORPUS, index=tmp_path / "index")
 
 
-def test_without_faiss_the_extra_and_bm25s_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_faiss_the_extra_and_bm25s_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"needs faiss .*or use retriever=bm25s"):
         DenseRetriever(CORPUS, index=tmp_path / "index", model="x")

@@ -16,8 +16,16 @@ FOUND = [[Passage("1", "Köln", "A city.\nOn the Rhine.", 2.5), Passage("2", "",
 
 
 def test_requests_have_two_forms() -> None:
-    assert json.loads(write_request(["a", "b"], 3)) == {"queries": ["a", "b"], "topk": 3, "return_scores": True}
-    assert json.loads(write_request(["a"], 1, form="query")) == {"query": "a", "topk": 1, "return_scores": True}
+    assert json.loads(write_request(["a", "b"], 3)) == {
+        "queries": ["a", "b"],
+        "topk": 3,
+        "return_scores": True,
+    }
+    assert json.loads(write_request(["a"], 1, form="query")) == {
+        "query": "a",
+        "topk": 1,
+        "return_scores": True,
+    }
     with pytest.raises(ValueError):
         write_request(["a", "b"], 1, form="query")
 
@@ -36,7 +44,9 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     assert read_result(json.dumps(write_result(FOUND, scores=True)).encode(), 2, 1) == [FOUND[0][:1], []]
 
 
-@pytest.mark.parametrize(("title", "text"), [("Lyon", "A city."), ("", "A city."), ('The "Blue" One', "x\ny")])
+@pytest.mark.parametrize(
+    ("title", "text"), [("Lyon", "A city."), ("", "A city."), ('The "Blue" One', "x\ny")]
+)
 def test_title_and_text_survive_joining(title: str, text: str) -> None:
     assert split_contents(join_contents(title, text)) == (title, text)
 

@@ -41,7 +41,9 @@ class Shelf(Retriever):
             raise RetrievalError("disk /secret/path on host db7 failed")
         if "bug" in queries:
             raise ZeroDivisionError("secret")
-        return [[Passage(str(i), "T", f"about {query}", 1.0 / (i + 1)) for i in range(k)] for query in queries]
+        return [
+            [Passage(str(i), "T", f"about {query}", 1.0 / (i + 1)) for i in range(k)] for query in queries
+        ]
 
     def close(self) -> None:
         self.closed = True
@@ -66,7 +68,11 @@ def serving(retriever: Retriever, **settings: Any) -> Iterator[str]:
 def send(address: str, body: Any, **headers: str) -> tuple[int, Any]:
     data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
     reply = urllib3.request(
-        "POST", f"{address}/retrieve", body=data, headers={"Content-Type": "application/json", **headers}, retries=False
+        "POST",
+        f"{address}/retrieve",
+        body=data,
+        headers={"Content-Type": "application/json", **headers},
+        retries=False,
     )
     return reply.status, reply.json()
 
@@ -74,7 +80,9 @@ def send(address: str, body: Any, **headers: str) -> tuple[int, Any]:
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[str]:
     retriever = Shelf()
-    with serving(retriever, topk=2, limits=ServerLimits(max_bytes=1000, max_queries=3, max_topk=5)) as address:
+    with serving(
+        retriever, topk=2, limits=ServerLimits(max_bytes=1000, max_queries=3, max_topk=5)
+    ) as address:
         yield address
     assert retriever.closed
 
@@ -82,12 +90,19 @@ def shelf() -> Iterator[str]:
 def test_a_list_of_queries_with_scores(shelf: str) -> None:
     status, found = send(shelf, {"queries": ["a", "b"], "topk": 1, "return_scores": True})
     assert status == 200
-    assert found == {"result": [[{"document": {"id": "0", "contents": f'"T"\nabout {name}'}, "score": 1.0}] for name in "ab"]}
+    assert found == {
+        "result": [
+            [{"document": {"id": "0", "contents": f'"T"\nabout {name}'}, "score": 1.0}] for name in "ab"
+        ]
+    }
 
 
 def test_a_single_query_without_scores_and_the_servers_topk(shelf: str) -> None:
     status, found = send(shelf, {"query": "a"})
-    assert (status, found) == (200, {"result": [[{"id": str(i), "contents": '"T"\nabout a'} for i in range(2)]]})
+    assert (status, found) == (
+        200,
+        {"result": [[{"id": str(i), "contents": '"T"\nabout a'} for i in range(2)]]},
+    )
 
 
 def test_health_tells_what_is_served(shelf: str) -> None:

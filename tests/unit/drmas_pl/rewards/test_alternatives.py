@@ -24,7 +24,18 @@ def test_conventions(text: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["3", r"\{1,2\}", r"\{\{1\}\}", "(x,y)=(1,2)", "x=1, x=2", "x=1, 2", "x<3", "yes", r"\begin{pmatrix}1&2\end{pmatrix}"]
+    "text",
+    [
+        "3",
+        r"\{1,2\}",
+        r"\{\{1\}\}",
+        "(x,y)=(1,2)",
+        "x=1, x=2",
+        "x=1, 2",
+        "x<3",
+        "yes",
+        r"\begin{pmatrix}1&2\end{pmatrix}",
+    ],
 )
 def test_most_answers_stand_for_one_thing(text: str) -> None:
     assert list(other_readings(read(text)[0])) == []

@@ -28,7 +28,10 @@ def test_names_and_factors_stand_before_a_matrix() -> None:
     assert isinstance(named, Equation)
     assert named.name == "A"
     assert isinstance(named.values[0], Bracketed)
-    assert read(rf"-\begin{{pmatrix}}{MATRIX}\end{{pmatrix}}")[0] != read(rf"\begin{{pmatrix}}{MATRIX}\end{{pmatrix}}")[0]
+    assert (
+        read(rf"-\begin{{pmatrix}}{MATRIX}\end{{pmatrix}}")[0]
+        != read(rf"\begin{{pmatrix}}{MATRIX}\end{{pmatrix}}")[0]
+    )
 
 
 def test_columns_are_coordinates_too_and_rows_are_not() -> None:
@@ -39,7 +42,10 @@ def test_columns_are_coordinates_too_and_rows_are_not() -> None:
 @pytest.mark.parametrize("name", ["cases", "aligned", "align*", "gathered"])
 def test_statements_one_below_the_other_are_a_list(name: str) -> None:
     ampersand = "&" if name.startswith("align") else ""
-    assert read(rf"\begin{{{name}}} x {ampersand}= 1, \\ y {ampersand}= 2 \end{{{name}}}")[0] == read("x=1, y=2")[0]
+    assert (
+        read(rf"\begin{{{name}}} x {ampersand}= 1, \\ y {ampersand}= 2 \end{{{name}}}")[0]
+        == read("x=1, y=2")[0]
+    )
     assert read(rf"\begin{{{name}}} x {ampersand}= 1 \end{{{name}}}")[0] == read("x=1")[0]
 
 

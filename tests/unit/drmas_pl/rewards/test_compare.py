@@ -57,7 +57,10 @@ def test_cheap_decisions_need_no_symbolic_layer(reference: str, answer: str, equ
     assert compare(answer, reference) is equal
 
 
-@pytest.mark.parametrize(("reference", "answer"), [("x+1", "1+x"), (r"\sqrt{8}", r"2\sqrt{2}"), ("2x=4", "x-2=0"), ("(x,1)", "(x+0,1)")])
+@pytest.mark.parametrize(
+    ("reference", "answer"),
+    [("x+1", "1+x"), (r"\sqrt{8}", r"2\sqrt{2}"), ("2x=4", "x-2=0"), ("(x,1)", "(x+0,1)")],
+)
 def test_other_formulas_are_left_to_the_symbolic_layer(reference: str, answer: str) -> None:
     with pytest.raises(NeedsSymbolic):
         compare(reference, answer)
@@ -66,7 +69,8 @@ def test_other_formulas_are_left_to_the_symbolic_layer(reference: str, answer: s
 
 
 @pytest.mark.parametrize(
-    ("reference", "answer", "positive"), [("2x+2y<6", "x+y<3", True), (r"x\ne 3", r"2x\ne 6", False), ("2a<6b", "a<3b", True)]
+    ("reference", "answer", "positive"),
+    [("2x+2y<6", "x+y<3", True), (r"x\ne 3", r"2x\ne 6", False), ("2a<6b", "a<3b", True)],
 )
 def test_inequalities_allow_positive_factors_only(reference: str, answer: str, positive: bool) -> None:
     recorder = Recorder(True)
@@ -86,7 +90,9 @@ def test_the_reference_alone_sets_precision_and_unit() -> None:
     assert not compare("5 apples", "5")
 
 
-@pytest.mark.parametrize("text", ["9^{9^9}", "(1,9^{9^9})", r"\{9^{9^9}\}", "x=9^{9^9}", "x^{9^9}<y", "1,2,x^{9^9}"])
+@pytest.mark.parametrize(
+    "text", ["9^{9^9}", "(1,9^{9^9})", r"\{9^{9^9}\}", "x=9^{9^9}", "x^{9^9}<y", "1,2,x^{9^9}"]
+)
 def test_sized_finds_large_formulas_anywhere(text: str) -> None:
     with pytest.raises(TooLarge):
         sized(read(text)[0])

@@ -24,4 +24,7 @@ def test_a_bracket_finds_its_partner_of_any_kind() -> None:
 
 def test_only_signs_outside_brackets_count() -> None:
     assert values(top_level(tokens("P(X=2)=5"))) == "P)=5"
-    assert [values(part) for part in split(tokens("(1,2),,3"), lambda token: token.value == ",")] == ["(1,2)", "3"]
+    assert [values(part) for part in split(tokens("(1,2),,3"), lambda token: token.value == ",")] == [
+        "(1,2)",
+        "3",
+    ]

@@ -13,7 +13,11 @@ def first(text: str) -> object:
 
 @pytest.mark.parametrize(
     ("texts", "whole"),
-    [(("x>1", "x<3"), "1<x<3"), (("x<3", r"x\ge 1"), r"1\le x<3"), ((r"x\le 3", r"x\ge 1/2"), r"1/2\le x\le 3")],
+    [
+        (("x>1", "x<3"), "1<x<3"),
+        (("x<3", r"x\ge 1"), r"1\le x<3"),
+        ((r"x\le 3", r"x\ge 1/2"), r"1/2\le x\le 3"),
+    ],
 )
 def test_half_lines_that_overlap_are_one_interval(texts: tuple[str, str], whole: str) -> None:
     found, wanted = overlap([read(text)[0] for text in texts]), read(whole)[0]
@@ -21,7 +25,16 @@ def test_half_lines_that_overlap_are_one_interval(texts: tuple[str, str], whole:
 
 
 @pytest.mark.parametrize(
-    "texts", [("x>3", "x<1"), ("x>1", "y<3"), ("x>1", "x>3"), ("x>1",), ("x>a", "x<b"), ("x>1", "x<9^{9^9}"), ("1", "2")]
+    "texts",
+    [
+        ("x>3", "x<1"),
+        ("x>1", "y<3"),
+        ("x>1", "x>3"),
+        ("x>1",),
+        ("x>a", "x<b"),
+        ("x>1", "x<9^{9^9}"),
+        ("1", "2"),
+    ],
 )
 def test_other_pairs_are_none(texts: tuple[str, ...]) -> None:
     assert overlap([read(text)[0] for text in texts]) is None

@@ -2,7 +2,15 @@
 
 import pytest
 
-from drmas_pl.rewards.latex import MAX_CHARACTERS, MAX_DIGITS, MAX_TOKENS, Unreadable, is_ambiguous, tidy, tokenize
+from drmas_pl.rewards.latex import (
+    MAX_CHARACTERS,
+    MAX_DIGITS,
+    MAX_TOKENS,
+    Unreadable,
+    is_ambiguous,
+    tidy,
+    tokenize,
+)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ def test_layout_goes(text: str, plain: str) -> None:
     assert strip_layout(text) == plain
 
 
-@pytest.mark.parametrize("unit", [r"\text{", r"\mathbf{", "{", r"\text{a ", r"{\bf ", r"_{1}C_", r"\frac{\text{"])
+@pytest.mark.parametrize(
+    "unit", [r"\text{", r"\mathbf{", "{", r"\text{a ", r"{\bf ", r"_{1}C_", r"\frac{\text{"]
+)
 def test_long_texts_take_no_time(unit: str) -> None:
     started = time.process_time()
     strip_layout((unit * 2000)[:2000])

@@ -146,17 +146,27 @@ def test_corpus_is_large_and_every_own_pair_has_a_reason() -> None:
 
 def has_own_precision_or_unit(text: str) -> bool:
     """Tell whether a text, taken as reference, brings one of the two policies that are not symmetric."""
-    return any(isinstance(shape, Value) and (shape.unit is not None or decimal_step(shape.node) is not None) for shape in read(text))
+    return any(
+        isinstance(shape, Value) and (shape.unit is not None or decimal_step(shape.node) is not None)
+        for shape in read(text)
+    )
 
 
 def test_credit_is_symmetric_but_for_precision_and_units() -> None:
     compared = 0
     for case in (*SHARED, *OWN):
         box = last_box(case["prediction"])
-        if box is None or box.content is None or has_own_precision_or_unit(case["gold"]) or has_own_precision_or_unit(box.content):
+        if (
+            box is None
+            or box.content is None
+            or has_own_precision_or_unit(case["gold"])
+            or has_own_precision_or_unit(box.content)
+        ):
             continue
         compared += 1
-        assert grade(boxed(case["gold"]), box.content).score == grade(case["prediction"], case["gold"]).score, case
+        assert (
+            grade(boxed(case["gold"]), box.content).score == grade(case["prediction"], case["gold"]).score
+        ), case
     assert compared > 300
 
 
@@ -202,7 +212,10 @@ def test_one_of_several_references_suffices(answer: str, references: list[str], 
     assert grade(boxed(answer), references).status == status
 
 
-@pytest.mark.parametrize("reference", ["5", "52_8", r"2\pm\sqrt{3}", r"\mathbb{R}\setminus\{3\}", r"\mathbb{R}\setminus\{\sqrt{2}\}"])
+@pytest.mark.parametrize(
+    "reference",
+    ["5", "52_8", r"2\pm\sqrt{3}", r"\mathbb{R}\setminus\{3\}", r"\mathbb{R}\setminus\{\sqrt{2}\}"],
+)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -240,7 +253,15 @@ def test_failures_of_the_symbolic_layer_are_ungradable(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "answer", ["9**9**9**9", "99999999!", "((x+1)**99)**99", "5^(5^(5^(5^5)))", "5^{5^{5^{5^{5}}}}", r"\binom{10^9}{10^8}"]
+    "answer",
+    [
+        "9**9**9**9",
+        "99999999!",
+        "((x+1)**99)**99",
+        "5^(5^(5^(5^5)))",
+        "5^{5^{5^{5^{5}}}}",
+        r"\binom{10^9}{10^8}",
+    ],
 )
 @pytest.mark.parametrize("reference", ["5", "x", r"\frac{1}{3}", r"\sqrt{2}", "(1,2)", r"\{1,2\}"])
 def test_size_attacks_return_at_once(answer: str, reference: str) -> None:
@@ -289,7 +310,10 @@ def test_cheap_grading_takes_microseconds() -> None:
 
 def test_grading_works_in_threads() -> None:
     verdicts: list[str] = []
-    threads = [threading.Thread(target=lambda: verdicts.append(grade(boxed(r"\sqrt{12}"), r"2\sqrt{3}").status)) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: verdicts.append(grade(boxed(r"\sqrt{12}"), r"2\sqrt{3}").status))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -310,7 +334,9 @@ def fuzz(count: int, seed: int) -> Counter[str]:
     generator = random.Random(seed)
     statuses: Counter[str] = Counter()
     for _ in range(count):
-        answer = "".join(generator.choice(FRAGMENTS) for _ in range(generator.randint(1, generator.choice([4, 8, 16, 40]))))
+        answer = "".join(
+            generator.choice(FRAGMENTS) for _ in range(generator.randint(1, generator.choice([4, 8, 16, 40])))
+        )
         reference = generator.choice(REFERENCES)
         started = time.process_time()
         verdict = grade(boxed(answer), reference)

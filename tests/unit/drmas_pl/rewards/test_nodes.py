@@ -6,7 +6,18 @@ from drmas_pl.rewards.nodes import Apply, Number, Symbol, free_symbols, negate, 
 
 
 def test_constants_are_no_variables() -> None:
-    node = Apply("add", (Symbol("x"), Symbol("pi"), Symbol("e"), Symbol("i"), Symbol("oo"), Number(Fraction(1)), Symbol("x_1")))
+    node = Apply(
+        "add",
+        (
+            Symbol("x"),
+            Symbol("pi"),
+            Symbol("e"),
+            Symbol("i"),
+            Symbol("oo"),
+            Number(Fraction(1)),
+            Symbol("x_1"),
+        ),
+    )
     assert free_symbols(node) == {"x", "x_1"}
 
 

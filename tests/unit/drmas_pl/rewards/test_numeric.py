@@ -60,7 +60,20 @@ def test_rational_formulas_are_exact(text: str, value: Fraction) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", r"\pi", r"\sqrt{2}", "2^{0.5}", "(-8)^{1/3}", "1/0", "0^{-1}", r"\sin 0", "(-1)!", "0.5!", r"\binom{0.5}{2}", r"\sqrt[3]{-2}"],
+    [
+        "x",
+        r"\pi",
+        r"\sqrt{2}",
+        "2^{0.5}",
+        "(-8)^{1/3}",
+        "1/0",
+        "0^{-1}",
+        r"\sin 0",
+        "(-1)!",
+        "0.5!",
+        r"\binom{0.5}{2}",
+        r"\sqrt[3]{-2}",
+    ],
 )
 def test_irrational_undefined_and_open_formulas_have_no_exact_value(text: str) -> None:
     assert exact_value(parse(text)) is None
@@ -119,7 +132,17 @@ def formulas(draw: Any, depth: int = 4) -> str:
     if depth == 0 or draw(st.booleans()):
         return str(draw(st.integers(0, 99)))
     left, right = draw(formulas(depth - 1)), draw(formulas(depth - 1))
-    return draw(st.sampled_from([f"({left})+({right})", f"({left})-({right})", f"({left})*({right})", f"({left})/({right})", f"-({left})"]))
+    return draw(
+        st.sampled_from(
+            [
+                f"({left})+({right})",
+                f"({left})-({right})",
+                f"({left})*({right})",
+                f"({left})/({right})",
+                f"-({left})",
+            ]
+        )
+    )
 
 
 def oracle(node: ast.AST) -> Fraction:

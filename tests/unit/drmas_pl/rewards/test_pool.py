@@ -56,7 +56,10 @@ def test_references_may_be_alternatives(pool: GraderPool) -> None:
 
 def test_an_event_loop_is_not_blocked(pool: GraderPool) -> None:
     async def gather() -> list[str]:
-        return [verdict.status for verdict in await asyncio.gather(*(pool.grade_async(*SYMBOLIC) for _ in range(8)))]
+        return [
+            verdict.status
+            for verdict in await asyncio.gather(*(pool.grade_async(*SYMBOLIC) for _ in range(8)))
+        ]
 
     assert asyncio.run(gather()) == ["correct"] * 8
 
@@ -162,7 +165,8 @@ def test_a_closed_pool_refuses_work_and_fails_what_is_running(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"workers": 0}, "workers must be at least 1"), ({"timeout": 0.0}, "timeout must be above 0")]
+    ("settings", "message"),
+    [({"workers": 0}, "workers must be at least 1"), ({"timeout": 0.0}, "timeout must be above 0")],
 )
 def test_settings_are_checked(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):

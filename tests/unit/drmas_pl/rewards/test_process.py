@@ -39,7 +39,9 @@ def test_a_killed_process_is_noticed_and_replaced(worker: WorkerProcess) -> None
     assert worker.grade("7", "7", 20.0).status == "correct"
 
 
-def test_a_process_killed_while_it_starts_is_started_once_more(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_killed_while_it_starts_is_started_once_more(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launch, pids = worker._launch, []
 
     def launch_and_kill() -> subprocess.Popen[bytes]:
@@ -71,7 +73,9 @@ def test_a_retired_process_does_not_start_again(worker: WorkerProcess) -> None:
             worker.grade("7", "7", 20.0)
 
 
-def test_a_process_that_cannot_start_says_how_to_find_out(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_start_says_how_to_find_out(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_MODULE", "drmas_pl.rewards.no_such_module")
     with pytest.raises(EnvironmentFault, match="did not start; run"):
         worker.grade("7", "7", 20.0)

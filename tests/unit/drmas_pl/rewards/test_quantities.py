@@ -47,14 +47,17 @@ def test_words_with_digits_stay_words() -> None:
     assert read_quantity(tokens("at most 5")) == Words("at most 5")
 
 
-@pytest.mark.parametrize("text", [r"90^\circ\text{ cm}", r"\$5\text{ cents} ^", r"5 \text{or more} ^2", "5 5"])
+@pytest.mark.parametrize(
+    "text", [r"90^\circ\text{ cm}", r"\$5\text{ cents} ^", r"5 \text{or more} ^2", "5 5"]
+)
 def test_other_mixtures_are_unreadable(text: str) -> None:
     with pytest.raises(Unreadable):
         read_quantity(tokens(text))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("New York", "new york"), (r"\text{Even}", "even"), ("O'Neal", "o neal"), ("well-known", "well known")]
+    ("text", "words"),
+    [("New York", "new york"), (r"\text{Even}", "even"), ("O'Neal", "o neal"), ("well-known", "well known")],
 )
 def test_words(text: str, words: str) -> None:
     read = read_words(tokens(text))

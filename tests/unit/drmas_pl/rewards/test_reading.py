@@ -58,13 +58,23 @@ def test_kinds(text: str, kind: type) -> None:
     assert isinstance(read(text)[0], kind)
 
 
-@pytest.mark.parametrize(("text", "readings"), [("1000", 1), ("1,000", 2), ("2e-3", 2), ("1,000e-3", 4), ("12,34", 1)])
+@pytest.mark.parametrize(
+    ("text", "readings"), [("1000", 1), ("1,000", 2), ("2e-3", 2), ("1,000e-3", 4), ("12,34", 1)]
+)
 def test_ambiguous_notation_has_several_readings(text: str, readings: int) -> None:
     assert len(read(text)) == readings
 
 
 def test_equations_know_their_names() -> None:
-    names = {"x=5": "x", "5=x": "x", "f(x)=2x": "f(x)", "(x,y)=(1,2)": "(x,y)", "x_{12}=3": "x_12", "1+1=2": None, r"\text{Area}=5": "Area"}
+    names = {
+        "x=5": "x",
+        "5=x": "x",
+        "f(x)=2x": "f(x)",
+        "(x,y)=(1,2)": "(x,y)",
+        "x_{12}=3": "x_12",
+        "1+1=2": None,
+        r"\text{Area}=5": "Area",
+    }
     for text, name in names.items():
         shape = read(text)[0]
         assert isinstance(shape, Equation)

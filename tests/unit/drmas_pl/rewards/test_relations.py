@@ -77,7 +77,10 @@ def test_inequalities_become_intervals(text: str, same: str) -> None:
     def read_values(shape: Bracketed) -> list[object]:
         from drmas_pl.rewards.numeric import exact_value
 
-        return [exact_value(item.node) if exact_value(item.node) is not None else item.node for item in shape.items]  # type: ignore[union-attr]
+        return [
+            exact_value(item.node) if exact_value(item.node) is not None else item.node
+            for item in shape.items
+        ]  # type: ignore[union-attr]
 
     assert bare(read(text)[0]) == bare(read(same)[0])
 

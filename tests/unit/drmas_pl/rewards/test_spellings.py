@@ -40,7 +40,10 @@ FRACTIONS = st.builds(Fraction, SMALL, DENOMINATORS)
 
 def verdicts(left: str, right: str) -> set[str]:
     """Grade in both directions."""
-    return {grade(rf"\boxed{{{answer}}}", reference).status for answer, reference in ((left, right), (right, left))}
+    return {
+        grade(rf"\boxed{{{answer}}}", reference).status
+        for answer, reference in ((left, right), (right, left))
+    }
 
 
 def check(left: str, right: str, *, equal: bool) -> None:
@@ -111,7 +114,9 @@ def decimal_text(value: Fraction) -> str:
 def test_decimals_equal_their_fractions(data: st.DataObject, value: Fraction, other: Fraction) -> None:
     text = decimal_text(value)
     assert grade(rf"\boxed{{{text}}}", data.draw(written_fractions(value))).status == "correct"
-    assert grade(rf"\boxed{{{text}}}", data.draw(written_fractions(other))).status == ("correct" if value == other else "wrong")
+    assert grade(rf"\boxed{{{text}}}", data.draw(written_fractions(other))).status == (
+        "correct" if value == other else "wrong"
+    )
 
 
 @st.composite
@@ -144,9 +149,13 @@ def test_surds(data: st.DataObject, plain: Fraction, factor: int, radicand: int,
 def test_polynomials_equal_their_expansions(roots: list[int], lead: int, name: str) -> None:
     coefficients = [lead]
     for root in roots:
-        coefficients = [high - root * low for high, low in zip([*coefficients, 0], [0, *coefficients], strict=True)]
+        coefficients = [
+            high - root * low for high, low in zip([*coefficients, 0], [0, *coefficients], strict=True)
+        ]
     powers = range(len(coefficients) - 1, -1, -1)
-    expanded = "".join(f"{value:+d}{name}^{{{power}}}" for value, power in zip(coefficients, powers, strict=True)).removeprefix("+")
+    expanded = "".join(
+        f"{value:+d}{name}^{{{power}}}" for value, power in zip(coefficients, powers, strict=True)
+    ).removeprefix("+")
     factored = f"{lead}" + "".join(f"({name}{-root:+d})" for root in roots)
     check(factored, expanded, equal=True)
     check(f"f({name})={factored}", expanded, equal=True)
@@ -154,7 +163,9 @@ def test_polynomials_equal_their_expansions(roots: list[int], lead: int, name: s
 
 
 @st.composite
-def written_intervals(draw: st.DrawFn, low: int, high: int, closed: tuple[bool, bool], name: str = "x") -> str:
+def written_intervals(
+    draw: st.DrawFn, low: int, high: int, closed: tuple[bool, bool], name: str = "x"
+) -> str:
     """Write an interval with finite ends."""
     left, right = (r"\le" if each else "<" for each in closed)
     opener, closer = "[" if closed[0] else "(", "]" if closed[1] else ")"
@@ -192,7 +203,9 @@ def test_intervals(data: st.DataObject, low: int, width: int, closed: tuple[bool
 
 @given(st.data(), st.lists(FRACTIONS, min_size=2, max_size=4, unique=True))
 def test_sets_and_tuples(data: st.DataObject, values: list[Fraction]) -> None:
-    plain = [f"{value.numerator}/{value.denominator}" if value.denominator > 1 else str(value) for value in values]
+    plain = [
+        f"{value.numerator}/{value.denominator}" if value.denominator > 1 else str(value) for value in values
+    ]
     latex = [signed(value, rf"\frac{{{abs(value.numerator)}}}{{{value.denominator}}}") for value in values]
     mixed = data.draw(st.permutations(latex))
     sets = [
@@ -219,7 +232,9 @@ def test_sets_and_tuples(data: st.DataObject, values: list[Fraction]) -> None:
     check(data.draw(st.sampled_from(tuples)), f"({', '.join(plain[::-1])})", equal=False)
 
 
-@given(st.data(), st.lists(st.lists(SMALL, min_size=2, max_size=2), min_size=2, max_size=3), st.integers(2, 5))
+@given(
+    st.data(), st.lists(st.lists(SMALL, min_size=2, max_size=2), min_size=2, max_size=3), st.integers(2, 5)
+)
 def test_matrices(data: st.DataObject, rows: list[list[int]], factor: int) -> None:
     kind = data.draw(st.sampled_from(["pmatrix", "bmatrix", "Bmatrix", "matrix", "smallmatrix"]))
     body = r" \\ ".join(" & ".join(map(str, row)) for row in rows)
@@ -239,11 +254,18 @@ def test_matrices(data: st.DataObject, rows: list[list[int]], factor: int) -> No
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_thousands_and_powers_of_ten(value: int, other: int) -> None:
-    spelled = [f"{value:,}", f"{value:,}".replace(",", "{,}"), f"{value:,}".replace(",", r"\,"), f"{value:,}".replace(",", r",\!")]
+    spelled = [
+        f"{value:,}",
+        f"{value:,}".replace(",", "{,}"),
+        f"{value:,}".replace(",", r"\,"),
+        f"{value:,}".replace(",", r",\!"),
+    ]
     spelled += [rf"{value}.0", rf"\${value:,}", rf"{value} \times 10^0", rf"\text{{{value}}}"]
     for text in spelled:
         assert grade(rf"\boxed{{{text}}}", str(value)).status == "correct", text
-        assert grade(rf"\boxed{{{text}}}", str(other)).status == ("correct" if value == other else "wrong"), text
+        assert grade(rf"\boxed{{{text}}}", str(other)).status == ("correct" if value == other else "wrong"), (
+            text
+        )
 
 
 @given(st.integers(2, 16), st.integers(1, 4000), st.integers(1, 4000))

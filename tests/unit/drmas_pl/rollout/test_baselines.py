@@ -22,7 +22,10 @@ AGENTS = {"S": Speaker("S"), "V": Speaker("V", on_truncated="mask")}
 def table(rewards: Sequence[float], speakers: str = "SV", task: int = 0, **more: Any) -> TurnTable:
     """One trajectory of one task per reward, paid on its last turn."""
     paid = [[0.0] * (len(speakers) - 1) + [reward] for reward in rewards]
-    played = [play(speakers, pay, sample=n, task=TASKS[task], success=pay[-1] == 1, **more) for n, pay in enumerate(paid)]
+    played = [
+        play(speakers, pay, sample=n, task=TASKS[task], success=pay[-1] == 1, **more)
+        for n, pay in enumerate(paid)
+    ]
     return build_table(played, AGENTS)
 
 
@@ -42,14 +45,22 @@ def test_rloo_follows_its_rule_for_groups_of_one() -> None:
 
 
 def test_reinforce_pp_whitens_the_batch_or_each_agent() -> None:
-    assert BatchWhitening()(table([1, 0, 0, 1], "S")).tolist() == pytest.approx([0.8660, -0.8660, -0.8660, 0.8660], abs=1e-4)
-    uneven = build_table([play("SV", [0.0, r], sample=n, local_reward=[0.0, 9.0]) for n, r in enumerate([1.0, 0.0])], AGENTS)
+    assert BatchWhitening()(table([1, 0, 0, 1], "S")).tolist() == pytest.approx(
+        [0.8660, -0.8660, -0.8660, 0.8660], abs=1e-4
+    )
+    uneven = build_table(
+        [play("SV", [0.0, r], sample=n, local_reward=[0.0, 9.0]) for n, r in enumerate([1.0, 0.0])], AGENTS
+    )
     whole, each = BatchWhitening()(uneven), BatchWhitening(per_scope=("agent",))(uneven)
-    assert whole[0] < 0 < whole[1] and each.tolist() == pytest.approx([0.7071, 0.7071, -0.7071, -0.7071], abs=1e-4)
+    assert whole[0] < 0 < whole[1] and each.tolist() == pytest.approx(
+        [0.7071, 0.7071, -0.7071, -0.7071], abs=1e-4
+    )
 
 
 def test_reinforce_pp_can_subtract_the_mean_of_the_task_first() -> None:
-    played = [play("S", [reward], sample=n % 2, task=TASKS[n // 2]) for n, reward in enumerate([1.0, 0.0, 5.0, 5.0])]
+    played = [
+        play("S", [reward], sample=n % 2, task=TASKS[n // 2]) for n, reward in enumerate([1.0, 0.0, 5.0, 5.0])
+    ]
     found = BatchWhitening(baseline=("task",))(build_table(played, AGENTS))
     assert found.tolist() == pytest.approx([1.2247, -1.2247, 0.0, 0.0], abs=1e-4)
 
@@ -92,20 +103,31 @@ def test_a_running_baseline_goes_on_from_its_saved_state() -> None:
     assert [second(batch).tolist() for batch in batches[1:]] == [found.tolist() for found in expected[1:]]
 
 
-ALL: list[AdvantageEstimator] = [LeaveOneOut(), BatchWhitening(), BatchWhitening(baseline=("task",)), BestOfK(k=2), RoleBaseline()]
+ALL: list[AdvantageEstimator] = [
+    LeaveOneOut(),
+    BatchWhitening(),
+    BatchWhitening(baseline=("task",)),
+    BestOfK(k=2),
+    RoleBaseline(),
+]
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_turns_that_are_not_trained_get_nothing_and_change_nothing(estimator: AdvantageEstimator) -> None:
     rewards = [[0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
     plain = [play("SV", pay, sample=n, success=pay[1] == 1) for n, pay in enumerate(rewards)]
-    cut = [play("SV", pay, sample=n, success=pay[1] == 1, finish_reason=["stop", "length"]) for n, pay in enumerate(rewards)]
+    cut = [
+        play("SV", pay, sample=n, success=pay[1] == 1, finish_reason=["stop", "length"])
+        for n, pay in enumerate(rewards)
+    ]
     alone = [play("S", [pay[1]], sample=n, success=pay[1] == 1) for n, pay in enumerate(rewards)]
     assert estimator.scopes is None and not estimator.needs_values
     fresh = RoleBaseline() if isinstance(estimator, RoleBaseline) else estimator
     found = fresh(build_table(cut, AGENTS))
     assert found[1::2].tolist() == [0.0] * 3
-    expected = (RoleBaseline() if isinstance(estimator, RoleBaseline) else estimator)(build_table(alone, AGENTS))
+    expected = (RoleBaseline() if isinstance(estimator, RoleBaseline) else estimator)(
+        build_table(alone, AGENTS)
+    )
     assert torch.allclose(found[::2], expected) and len(build_table(plain, AGENTS)) == 6
 
 

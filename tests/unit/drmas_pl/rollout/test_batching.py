@@ -27,7 +27,9 @@ def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[Row]]:
 def test_a_row_holds_the_sampled_ids_and_log_probs_of_its_turn() -> None:
     turn = make_turn("writer", (9, 9, 4))
     (row,) = rows([turn], [0.5])["writer"]
-    assert row == Row("writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5, weights_version=turn.weights_version)
+    assert row == Row(
+        "writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5, weights_version=turn.weights_version
+    )
 
 
 def test_three_turns_of_sixty_tokens_train_a_hundred_and_eighty() -> None:
@@ -69,22 +71,35 @@ def test_ids_and_log_probs_must_match() -> None:
 
 
 def collected(*changes: dict[str, Any]) -> list[Trajectory]:
-    plain: dict[str, Any] = {"task": FIRST, "turns": (make_turn("writer", weights_version=3),), "reward": 1.0, "outcome": "terminated"}
+    plain: dict[str, Any] = {
+        "task": FIRST,
+        "turns": (make_turn("writer", weights_version=3),),
+        "reward": 1.0,
+        "outcome": "terminated",
+    }
     return [Trajectory(**{**plain, "sample": sample, **change}) for sample, change in enumerate(changes)]
 
 
 def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
     failed = {"outcome": "failed", "turns": (), "reward": 0.0}
-    check_collection(collected({}, {}, {"task": SECOND}, {"task": SECOND, **failed}), samples=2, versions={"writer": 3})
+    check_collection(
+        collected({}, {}, {"task": SECOND}, {"task": SECOND, **failed}), samples=2, versions={"writer": 3}
+    )
     check_collection(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([{}, {}, {"task": SECOND}], r"every task needs 2 samples, but 1 tasks differ, for example \('toy-1', 1\)"),
+        (
+            [{}, {}, {"task": SECOND}],
+            r"every task needs 2 samples, but 1 tasks differ, for example \('toy-1', 1\)",
+        ),
         ([{}, {"reward": math.nan}], "task 'toy-0' was rewarded with nan; rewards must be finite"),
-        ([{}, {"turns": (make_turn("writer", weights_version=2),)}], "agent 'writer' spoke with weights 2, expected version 3"),
+        (
+            [{}, {"turns": (make_turn("writer", weights_version=2),)}],
+            "agent 'writer' spoke with weights 2, expected version 3",
+        ),
     ],
 )
 def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:

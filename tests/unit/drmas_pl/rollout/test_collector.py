@@ -46,23 +46,37 @@ def sampler(**settings: Any) -> Recorder:
 
 
 def scripted(script: Any = "ab", **settings: Any) -> Recorder:
-    return Recorder(ScriptedEngine(script if callable(script) else lambda prompt: script, TOKENIZER, **settings))
+    return Recorder(
+        ScriptedEngine(script if callable(script) else lambda prompt: script, TOKENIZER, **settings)
+    )
 
 
-def collector(env: Any = EvenEnv, team: Any = WriterEditor, agent: Mapping[str, Any] | None = None, **settings: Any) -> Collector:
+def collector(
+    env: Any = EvenEnv, team: Any = WriterEditor, agent: Mapping[str, Any] | None = None, **settings: Any
+) -> Collector:
     agents = {
-        name: Speaker(name, **{"sampling": {"max_new_tokens": 4}, **(agent or {})}).bind(POLICY, TOKENIZER) for name in team.possible_agents
+        name: Speaker(name, **{"sampling": {"max_new_tokens": 4}, **(agent or {})}).bind(POLICY, TOKENIZER)
+        for name in team.possible_agents
     }
     return Collector(team(env()), agents, **settings)
 
 
-def play(engine: Engine, tasks: Sequence[Task] = make_tasks(3), phase: Phase = TRAIN, **settings: Any) -> list[Trajectory]:
+def play(
+    engine: Engine, tasks: Sequence[Task] = make_tasks(3), phase: Phase = TRAIN, **settings: Any
+) -> list[Trajectory]:
     return collector(**settings).collect(tasks, {"writer": engine, "editor": engine}, phase)
 
 
 def ids(trajectories: Sequence[Trajectory]) -> list[Any]:
     return [
-        (t.task.id, t.sample, t.reward, t.outcome, t.success, [(u.agent, u.prompt_ids, u.response_ids, u.text) for u in t.turns])
+        (
+            t.task.id,
+            t.sample,
+            t.reward,
+            t.outcome,
+            t.success,
+            [(u.agent, u.prompt_ids, u.response_ids, u.text) for u in t.turns],
+        )
         for t in trajectories
     ]
 
@@ -73,9 +87,13 @@ def seeds(engine: Recorder) -> dict[tuple[Any, ...], int]:
 
 def test_trajectories_come_by_task_then_sample_with_numbered_turns() -> None:
     trajectories = play(sampler())
-    assert [(t.task.id, t.sample) for t in trajectories] == [(f"toy-{task}", sample) for task in range(3) for sample in range(4)]
+    assert [(t.task.id, t.sample) for t in trajectories] == [
+        (f"toy-{task}", sample) for task in range(3) for sample in range(4)
+    ]
     for trajectory in trajectories:
-        assert [turn.agent for turn in trajectory.turns] == ["writer", "editor", "editor"][: len(trajectory.turns)]
+        assert [turn.agent for turn in trajectory.turns] == ["writer", "editor", "editor"][
+            : len(trajectory.turns)
+        ]
         assert [turn.index for turn in trajectory.turns] == list(range(len(trajectory.turns)))
         assert [turn.agent_index for turn in trajectory.turns] == [0, 0, 1][: len(trajectory.turns)]
 
@@ -106,7 +124,12 @@ def test_sampled_ids_are_kept_although_their_text_encodes_differently() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_concurrent": 1}, {"max_concurrent": 3}, {"env_workers": 4}, {"env_workers": 4, "max_concurrent": 5}],
+    [
+        {"max_concurrent": 1},
+        {"max_concurrent": 3},
+        {"env_workers": 4},
+        {"env_workers": 4, "max_concurrent": 5},
+    ],
     ids=str,
 )
 def test_concurrency_and_threads_do_not_change_what_is_played(settings: dict[str, Any]) -> None:
@@ -129,7 +152,12 @@ def test_equal_runs_see_equal_batches() -> None:
 
 def test_seeds_differ_between_samples_turns_agents_tasks_iterations_phases_and_runs() -> None:
     found: list[int] = []
-    for phase in (TRAIN, Phase("train", 6, samples=4), Phase("train", 5, iteration=1, samples=4), Phase("validation", 5, samples=4)):
+    for phase in (
+        TRAIN,
+        Phase("train", 6, samples=4),
+        Phase("train", 5, iteration=1, samples=4),
+        Phase("validation", 5, samples=4),
+    ):
         engine = sampler()
         play(engine, phase=phase)
         found += seeds(engine).values()
@@ -147,7 +175,11 @@ def test_eight_samples_keep_their_eight_seeds_for_every_chunking() -> None:
 
 def test_phase_sampling_overrides_agents_field_by_field() -> None:
     engine = sampler()
-    play(engine, phase=Phase("test", sampling={"temperature": 0.0}), agent={"sampling": {"max_new_tokens": 3, "top_p": 0.5}})
+    play(
+        engine,
+        phase=Phase("test", sampling={"temperature": 0.0}),
+        agent={"sampling": {"max_new_tokens": 3, "top_p": 0.5}},
+    )
     (sampling,) = {request.sampling for batch in engine.batches for request in batch}
     assert (sampling.temperature, sampling.top_p, sampling.max_new_tokens) == (0.0, 0.5, 3)
 
@@ -171,7 +203,9 @@ def faulty(fails: Callable[[Task, int], bool], error: Exception) -> type[EvenEnv
     return Faulty
 
 
-def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     env = faulty(lambda task, start: start == 2, KeyError("no index"))
     with caplog.at_level(logging.WARNING):
         trajectories = play(sampler(), make_tasks(1), Phase("train", samples=8), env=env)
@@ -179,7 +213,9 @@ def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(
     assert len(trajectories) == 8 and len(failed) == 1
     assert (failed[0].cause, failed[0].turns, failed[0].success) == ("KeyError: 'no index'", (), False)
     assert "1 of 8 trajectories failed; first cause: KeyError: 'no index'" in caplog.text
-    others = [t for t in play(sampler(), make_tasks(1), Phase("train", samples=8)) if t.sample != failed[0].sample]
+    others = [
+        t for t in play(sampler(), make_tasks(1), Phase("train", samples=8)) if t.sample != failed[0].sample
+    ]
     assert ids([t for t in trajectories if not t.failed]) == ids(others)
 
 
@@ -193,7 +229,8 @@ def test_a_guard_of_the_environment_ends_the_run_and_fails_no_trajectory() -> No
 def test_more_failures_than_allowed_stop_the_run_with_the_first_cause() -> None:
     env = faulty(lambda task, start: task.id == "toy-1", ValueError("grader down"))
     with pytest.raises(
-        TrainingStopped, match=r"4 of 12 trajectories failed, more than max_failed_share=0.2 .*\(task 'toy-1'\): ValueError: grader down"
+        TrainingStopped,
+        match=r"4 of 12 trajectories failed, more than max_failed_share=0.2 .*\(task 'toy-1'\): ValueError: grader down",
     ):
         play(sampler(), env=env)
     assert sum(t.failed for t in play(sampler(), env=env, max_failed_share=0.5)) == 4
@@ -208,7 +245,13 @@ def test_a_trajectory_is_played_again_as_often_as_allowed(retries: int, failed: 
 
 def test_a_second_attempt_draws_other_samples() -> None:
     engine = sampler()
-    play(engine, make_tasks(1), Phase("train"), env=faulty(lambda task, start: start == 0, RuntimeError()), retries=1)
+    play(
+        engine,
+        make_tasks(1),
+        Phase("train"),
+        env=faulty(lambda task, start: start == 0, RuntimeError()),
+        retries=1,
+    )
     first = [request.seed for batch in engine.batches for request in batch if request.order[2] == 0]
     assert len(first) == len(set(first)) == 2
 
@@ -218,7 +261,9 @@ def test_an_engine_that_fails_fails_the_trajectories_of_its_batch() -> None:
         def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
             raise EngineError("out of memory")
 
-    trajectories = collector(max_failed_share=1.0).collect(make_tasks(2), {"writer": sampler(), "editor": Broken()}, TRAIN)
+    trajectories = collector(max_failed_share=1.0).collect(
+        make_tasks(2), {"writer": sampler(), "editor": Broken()}, TRAIN
+    )
     assert {t.cause for t in trajectories} == {"EngineError: out of memory"}
 
 
@@ -236,7 +281,10 @@ def test_an_aborted_response_fails_its_trajectory_which_may_be_played_again(retr
     trajectories = play(Aborting(ScriptedEngine(lambda prompt: "ab", TOKENIZER)), retries=retries)
     failed = [trajectory for trajectory in trajectories if trajectory.failed]
     assert len(failed) == 1 - retries and len(trajectories) == 12
-    assert all("the engine aborted a response of 'writer' after 0 tokens" in str(trajectory.cause) for trajectory in failed)
+    assert all(
+        "the engine aborted a response of 'writer' after 0 tokens" in str(trajectory.cause)
+        for trajectory in failed
+    )
 
 
 @pytest.mark.parametrize("engine", [scripted(context_length=6), sampler()], ids=["context", "budget"])
@@ -255,7 +303,11 @@ def test_a_reward_that_is_no_number_is_a_fault(reward: float) -> None:
             return StepResult("", reward, terminated=True)
 
     (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Odd, max_failed_share=1.0)
-    assert trajectory.failed and trajectory.cause == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers"
+    assert (
+        trajectory.failed
+        and trajectory.cause
+        == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers"
+    )
 
 
 def test_max_calls_bounds_a_team_that_never_ends() -> None:
@@ -264,7 +316,12 @@ def test_max_calls_bounds_a_team_that_never_ends() -> None:
             return StepResult("on", 0.25)
 
     (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Endless, max_calls=5)
-    assert (len(trajectory.turns), trajectory.outcome, trajectory.reward, trajectory.success) == (5, "truncated", 1.0, False)
+    assert (len(trajectory.turns), trajectory.outcome, trajectory.reward, trajectory.success) == (
+        5,
+        "truncated",
+        1.0,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,7 +332,9 @@ def test_max_calls_bounds_a_team_that_never_ends() -> None:
         (StepResult("", 1.0, truncated=True, success=True), "truncated", False),
     ],
 )
-def test_outcome_and_success_are_the_environments_and_a_time_out_is_no_success(result: StepResult, outcome: str, success: bool) -> None:
+def test_outcome_and_success_are_the_environments_and_a_time_out_is_no_success(
+    result: StepResult, outcome: str, success: bool
+) -> None:
     class Fixed(EvenEnv):
         def act(self, action: str) -> StepResult:
             return result
@@ -288,10 +347,17 @@ def test_local_rewards_and_metrics_are_noted() -> None:
     class Judging(WriterEditor):
         def play(self, agent: str, parsed: Parsed) -> Move:
             move = super().play(agent, parsed)
-            return Move(move.speakers, action=move.action, records=move.records, local_reward=0.5 if agent == "writer" else 0.0)
+            return Move(
+                move.speakers,
+                action=move.action,
+                records=move.records,
+                local_reward=0.5 if agent == "writer" else 0.0,
+            )
 
     (trajectory,) = play(scripted("aa"), make_tasks(1), Phase("train"), team=Judging)
-    assert [turn.local_reward for turn in trajectory.turns] == [0.5, 0.0] and trajectory.metrics == {"tries": 1}
+    assert [turn.local_reward for turn in trajectory.turns] == [0.5, 0.0] and trajectory.metrics == {
+        "tries": 1
+    }
 
 
 def test_trajectories_do_not_share_state_with_each_other_or_the_prototype() -> None:
@@ -341,7 +407,9 @@ def test_nothing_to_play_is_played_at_once() -> None:
 
 
 def test_a_missing_agent_is_named() -> None:
-    with pytest.raises(ValueError, match=r"the team WriterEditor needs agents \['editor'\], got \['writer'\]"):
+    with pytest.raises(
+        ValueError, match=r"the team WriterEditor needs agents \['editor'\], got \['writer'\]"
+    ):
         Collector(WriterEditor(EvenEnv()), {"writer": Speaker("writer")})
 
 

@@ -49,7 +49,12 @@ def test_critics_get_what_the_others_do_not() -> None:
 def test_the_penalty_of_an_unusable_turn_comes_off_every_rule() -> None:
     parsed = [Parsed("valid"), Parsed("malformed"), Parsed("valid"), Parsed("valid")]
     for rule in (TeamReward(), ReturnToGo(), TeamFuture()):
-        assert [a - b for a, b in zip(scores(rule), scores(rule, parsed=parsed), strict=True)] == [0.0, 0.5, 0.0, 0.0]
+        assert [a - b for a, b in zip(scores(rule), scores(rule, parsed=parsed), strict=True)] == [
+            0.0,
+            0.5,
+            0.0,
+            0.0,
+        ]
 
 
 def test_the_reward_of_a_turn_that_is_not_trained_still_counts_for_the_others() -> None:

@@ -20,7 +20,11 @@ AGENTS = {"S": Speaker("S"), "V": Speaker("V", invalid_penalty=0.1)}
 def play(sample: int, speakers: str, reward: float, *, task: Task = TASK, invalid: int = -1) -> Trajectory:
     """A trajectory of one turn per letter; ``invalid`` is the place of a malformed one."""
     turns = [
-        make_turn(name, parsed=Parsed("malformed" if place == invalid else "valid"), agent_index=speakers[:place].count(name))
+        make_turn(
+            name,
+            parsed=Parsed("malformed" if place == invalid else "valid"),
+            agent_index=speakers[:place].count(name),
+        )
         for place, name in enumerate(speakers)
     ]
     return Trajectory(task, sample, tuple(turns), reward, "terminated")
@@ -29,7 +33,9 @@ def play(sample: int, speakers: str, reward: float, *, task: Task = TASK, invali
 @pytest.fixture
 def table() -> TurnTable:
     """S/t1 1, V/t1 1, S/t1 1, S/t2 0, V/t2 0, S/t2 0, S/t3 1, V/t3 1, S/t4 0, V/t4 -0.1."""
-    return build_table([play(1, "SVS", 1.0), play(2, "SVS", 0.0), play(3, "SV", 1.0), play(4, "SV", 0.0, invalid=1)], AGENTS)
+    return build_table(
+        [play(1, "SVS", 1.0), play(2, "SVS", 0.0), play(3, "SV", 1.0), play(4, "SV", 0.0, invalid=1)], AGENTS
+    )
 
 
 def test_dr_mas_normalises_each_agent_on_its_own(table: TurnTable) -> None:
@@ -47,7 +53,9 @@ def test_grpo_normalises_trajectories_of_a_task(table: TurnTable) -> None:
 def test_statistics_exclude_failed_trajectories() -> None:
     good = [play(0, "S", 1.0), play(1, "S", 0.0), play(2, "S", 0.0), play(3, "S", 0.0)]
     failed = Trajectory(TASK, 4, (make_turn("S"),), 0.0, "failed", cause="down")
-    assert GroupNormalizer()(build_table([*good, failed], AGENTS)).tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert GroupNormalizer()(build_table([*good, failed], AGENTS)).tolist() == pytest.approx(
+        [1.5, -0.5, -0.5, -0.5], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,12 +75,17 @@ def test_statistics_exclude_failed_trajectories() -> None:
     ids=str,
 )
 def test_every_setting_changes_something(table: TurnTable, change: dict[str, Any]) -> None:
-    alone = build_table([*[play(i, "SVS", i % 2, invalid=i) for i in range(4)], play(9, "SV", 1.0, task=Task("alone", "?"))], AGENTS)
+    alone = build_table(
+        [*[play(i, "SVS", i % 2, invalid=i) for i in range(4)], play(9, "SV", 1.0, task=Task("alone", "?"))],
+        AGENTS,
+    )
     assert not torch.allclose(GroupNormalizer(**change)(alone), GroupNormalizer()(alone))
 
 
 def test_a_group_without_signal_is_exactly_zero() -> None:
-    assert GroupNormalizer()(build_table([play(i, "SV", 0.9) for i in range(8)], AGENTS)).tolist() == [0.0] * 16
+    assert (
+        GroupNormalizer()(build_table([play(i, "SV", 0.9) for i in range(8)], AGENTS)).tolist() == [0.0] * 16
+    )
 
 
 def test_an_empty_table_has_no_advantages() -> None:

@@ -32,13 +32,17 @@ def test_agents_that_differ_only_from_each_other_carry_no_signal() -> None:
 
 
 def test_each_trajectory_trains_equally_many_turns_of_a_named_agent() -> None:
-    table = build_table([play("SVSSS", [0.0] * 5), play("SV", [0.0] * 2, sample=1), play("V", [0.0], sample=2)], AGENTS)
+    table = build_table(
+        [play("SVSSS", [0.0] * 5), play("SV", [0.0] * 2, sample=1), play("V", [0.0], sample=2)], AGENTS
+    )
     rows = aligned_rows(table, {"S": 2}, seed=0)
     chosen = Counter((table.turns[row].agent, int(table.trajectory[row])) for row in rows.tolist())
     assert chosen == {("S", 0): 2, ("S", 1): 2, ("V", 0): 1, ("V", 1): 1, ("V", 2): 1}
     dropped = [row for row in rows.tolist() if table.trajectory[row] == 0 and table.turns[row].agent == "S"]
     assert len(set(dropped)) == 2
-    assert {tuple(aligned_rows(table, {"S": 2}, seed=seed).tolist()) for seed in range(9)} > {tuple(rows.tolist())}
+    assert {tuple(aligned_rows(table, {"S": 2}, seed=seed).tolist()) for seed in range(9)} > {
+        tuple(rows.tolist())
+    }
 
 
 def test_turns_that_are_not_trained_are_left_out_of_alignment() -> None:

@@ -63,11 +63,18 @@ def table() -> TurnTable:
 
 def backwards(reward: Sequence[float], value: Sequence[float], gamma: float, lam: float) -> list[float]:
     """Advantages of one episode, by definition: Σ (γλ)^l δ[t + l]."""
-    delta = [r + gamma * (value[at + 1] if at + 1 < len(value) else 0.0) - value[at] for at, r in enumerate(reward)]
-    return [sum((gamma * lam) ** (later - at) * delta[later] for later in range(at, len(delta))) for at in range(len(delta))]
+    delta = [
+        r + gamma * (value[at + 1] if at + 1 < len(value) else 0.0) - value[at] for at, r in enumerate(reward)
+    ]
+    return [
+        sum((gamma * lam) ** (later - at) * delta[later] for later in range(at, len(delta)))
+        for at in range(len(delta))
+    ]
 
 
-def slow(table: TurnTable, *, gamma: float, lam: float, chain: str) -> dict[tuple[int, int], tuple[float, float]]:
+def slow(
+    table: TurnTable, *, gamma: float, lam: float, chain: str
+) -> dict[tuple[int, int], tuple[float, float]]:
     """Advantage and return by (row, token), walking through one agent and trajectory at a time."""
     assert table.values is not None
     out: dict[tuple[int, int], tuple[float, float]] = {}
@@ -83,14 +90,22 @@ def slow(table: TurnTable, *, gamma: float, lam: float, chain: str) -> dict[tupl
                     paid = score[row]
                     if chain == "agent":
                         later = [other for other in own if other > row]
-                        span = [other for other in rows if row <= other < (min(later) if later else len(table))]
+                        span = [
+                            other for other in rows if row <= other < (min(later) if later else len(table))
+                        ]
                         paid += sum(float(table.reward[other]) for other in span) - float(table.team[row])
-                        paid += sum(float(table.local[other]) for other in span if other != row and int(table.agent[other]) == agent)
+                        paid += sum(
+                            float(table.local[other])
+                            for other in span
+                            if other != row and int(table.agent[other]) == agent
+                        )
                     for token, number in enumerate(table.values[row]):
                         places.append((row, token))
                         value.append(number)
                         reward.append(paid if token == len(table.values[row]) - 1 else 0.0)
-                for place, advantage, number in zip(places, backwards(reward, value, gamma, lam), value, strict=True):
+                for place, advantage, number in zip(
+                    places, backwards(reward, value, gamma, lam), value, strict=True
+                ):
                     out[place] = (advantage, advantage + number)
     return out
 
@@ -117,7 +132,9 @@ def test_a_turn_is_an_episode_that_ends_with_its_score() -> None:
 
 
 def test_a_chain_pays_each_turn_with_what_the_team_earns_until_the_agent_speaks_again() -> None:
-    paid = play("VSVS", [8.0, 1.0, 2.0, 4.0], local_reward=[0.0, 0.125, 0.0, 0.0], parsed=[FINE, FINE, FINE, BAD])
+    paid = play(
+        "VSVS", [8.0, 1.0, 2.0, 4.0], local_reward=[0.0, 0.125, 0.0, 0.0], parsed=[FINE, FINE, FINE, BAD]
+    )
     table = valued(build_table([paid], agents()))
     found = GaeEstimator(lam=1.0, chain="agent", whitening="none")(table)
     # V: everything from its first turn on; S: nothing of the 8 that came before it, its local reward, and its own penalty
@@ -133,7 +150,9 @@ def test_rewards_of_untrained_turns_reach_the_agents_earlier_turns() -> None:
 
 
 def test_an_untrained_first_turn_is_nobodys() -> None:
-    table = build_table([play("SS", [1.0, 2.0], finish_reason=["length", "stop"])], agents(on_truncated="mask"))
+    table = build_table(
+        [play("SS", [1.0, 2.0], finish_reason=["length", "stop"])], agents(on_truncated="mask")
+    )
     found = GaeEstimator(lam=1.0, chain="agent", whitening="none")(valued(table))
     assert found.returns[1].tolist() == pytest.approx([2.0, 2.0], abs=1e-5)
 
@@ -142,7 +161,9 @@ def test_an_untrained_first_turn_is_nobodys() -> None:
 def test_agents_without_values_get_nothing_and_their_rewards_count(chain: Any) -> None:
     table = valued(build_table([play("SV", [0.0, 1.0])], agents()), silent="V")
     found = GaeEstimator(lam=1.0, chain=chain, whitening="none")(table)
-    assert found.mask.tolist() == [[True, True], [False, False]] and found.returns[0].tolist() == pytest.approx([1.0, 1.0])
+    assert found.mask.tolist() == [[True, True], [False, False]] and found.returns[
+        0
+    ].tolist() == pytest.approx([1.0, 1.0])
 
 
 def test_whitening_per_agent_per_batch_and_none(table: TurnTable) -> None:
@@ -152,7 +173,9 @@ def test_whitening_per_agent_per_batch_and_none(table: TurnTable) -> None:
         rows = table.agent == number
         torch.testing.assert_close(per_agent.advantage[rows], whiten(raw.advantage[rows], raw.mask[rows]))
         own = per_agent.advantage[rows][per_agent.mask[rows]]
-        assert float(own.mean()) == pytest.approx(0, abs=1e-5) and float(own.var()) == pytest.approx(1, abs=1e-4)
+        assert float(own.mean()) == pytest.approx(0, abs=1e-5) and float(own.var()) == pytest.approx(
+            1, abs=1e-4
+        )
     assert torch.equal(raw.returns, batch.returns) and torch.equal(raw.returns, per_agent.returns)
 
 
@@ -166,7 +189,9 @@ def test_the_order_of_rows_does_not_matter(table: TurnTable, chain: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "change", [{"gamma": 0.5}, {"lam": 0.5}, {"chain": "agent"}, {"whitening": "none"}, {"whitening": "batch"}], ids=str
+    "change",
+    [{"gamma": 0.5}, {"lam": 0.5}, {"chain": "agent"}, {"whitening": "none"}, {"whitening": "batch"}],
+    ids=str,
 )
 def test_every_setting_changes_something(table: TurnTable, change: dict[str, Any]) -> None:
     assert not torch.allclose(GaeEstimator(**change)(table).advantage, GaeEstimator()(table).advantage)
@@ -180,7 +205,10 @@ def test_an_empty_table_has_no_advantages(chain: Any) -> None:
 
 def test_values_are_required_and_counted(table: TurnTable) -> None:
     assert GaeEstimator.needs_values and GaeEstimator().scopes is None
-    with pytest.raises(ValueError, match=r"needs the values of a critic in table\.values, got none; train with critic=value_head"):
+    with pytest.raises(
+        ValueError,
+        match=r"needs the values of a critic in table\.values, got none; train with critic=value_head",
+    ):
         GaeEstimator()(replace(table, values=None))
     assert table.values is not None
     with pytest.raises(ValueError, match="agent 'S' sampled 2 tokens but has 3 values; give one per token"):

@@ -33,7 +33,10 @@ def table(**more: Any) -> TurnTable:
         # the two rooms count as one state from three quarters of equal text on
         ({"mode": "mean_norm", "similarity": 0.6}, [0.975, 1.0, -0.975, -1.0]),
         # every prompt is the same, so both turns of both trajectories share one state
-        ({"mode": "mean_norm", "anchor": "prompt"}, [0.5 + 0.95 - 0.4875, 0.5 + 1 - 0.4875, -0.5 - 0.4875, -0.5 - 0.4875]),
+        (
+            {"mode": "mean_norm", "anchor": "prompt"},
+            [0.5 + 0.95 - 0.4875, 0.5 + 1 - 0.4875, -0.5 - 0.4875, -0.5 - 0.4875],
+        ),
     ],
     ids=str,
 )
@@ -47,7 +50,10 @@ def test_the_reward_of_a_turn_that_is_not_trained_reaches_the_turns_before_it() 
 
 
 def test_roles_are_compared_with_each_other_only_where_the_scope_says_so() -> None:
-    played = [play("SV", [0.0, reward], sample=n, step=[0, 0], observation=["q", "q"]) for n, reward in enumerate([1.0, 0.0])]
+    played = [
+        play("SV", [0.0, reward], sample=n, step=[0, 0], observation=["q", "q"])
+        for n, reward in enumerate([1.0, 0.0])
+    ]
     turns = build_table([*played, play("V", [0.5], sample=2, step=[0], observation=["q"])], AGENTS)
     together, apart = Gigpo(mode="mean_norm")(turns), Gigpo(mode="mean_norm", scope=("task", "agent"))(turns)
     assert together[0] == together[1] and apart.tolist() == pytest.approx([1.0, 1.0, -1.0, -1.0, 0.0])

@@ -29,7 +29,11 @@ def table() -> TurnTable:
     writer, editor = make_turn("writer", prompt_hash=1), make_turn("editor", prompt_hash=2)
     again = make_turn("editor", prompt_hash=3, agent_index=1)
     return build_table(
-        [played(FIRST, 0, writer, editor, again), played(FIRST, 1, writer, editor, reward=0.5), played(other, 0, writer, reward=0.0)],
+        [
+            played(FIRST, 0, writer, editor, again),
+            played(FIRST, 1, writer, editor, reward=0.5),
+            played(other, 0, writer, reward=0.0),
+        ],
         agents(),
     )
 
@@ -57,14 +61,17 @@ def test_columns_describe_the_turns_in_order(table: TurnTable) -> None:
         (["batch", "task"], [0, 0, 0, 0, 0, 1]),
     ],
 )
-def test_a_scope_groups_rows_that_agree_in_every_column(table: TurnTable, scope: Any, groups: list[int]) -> None:
+def test_a_scope_groups_rows_that_agree_in_every_column(
+    table: TurnTable, scope: Any, groups: list[int]
+) -> None:
     assert table.scope(scope).tolist() == groups
 
 
 @pytest.mark.parametrize("scope", [[], ["tasks"], ["task", "turns"]])
 def test_unknown_scopes_are_refused(table: TurnTable, scope: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'data_source', 'batch'\]"
+        ValueError,
+        match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'data_source', 'batch'\]",
     ):
         table.scope(scope)
 
@@ -75,16 +82,25 @@ def test_failed_trajectories_are_in_no_column() -> None:
     assert table.score.tolist() == [1.0]
 
 
-@pytest.mark.parametrize(("on_truncated", "scores"), [("penalise", [1.0, 0.5, 0.5]), ("keep", [1.0, 1.0, 0.5]), ("mask", [1.0, 0.5])])
+@pytest.mark.parametrize(
+    ("on_truncated", "scores"),
+    [("penalise", [1.0, 0.5, 0.5]), ("keep", [1.0, 1.0, 0.5]), ("mask", [1.0, 0.5])],
+)
 def test_cut_turns_are_penalised_kept_or_left_out(on_truncated: str, scores: list[float]) -> None:
     cut = make_turn("writer", parsed=Parsed("truncated"), finish_reason="length")
     invalid = make_turn("writer", parsed=Parsed("malformed"))
-    table = build_table([played(FIRST, 0, make_turn("writer"), cut, invalid)], agents(invalid_penalty=0.5, on_truncated=on_truncated))
+    table = build_table(
+        [played(FIRST, 0, make_turn("writer"), cut, invalid)],
+        agents(invalid_penalty=0.5, on_truncated=on_truncated),
+    )
     assert table.score[table.trained].tolist() == scores
 
 
 def test_each_agent_has_its_own_penalty() -> None:
-    pair = {"writer": Speaker("writer", invalid_penalty=0.5), "editor": Speaker("editor", invalid_penalty=0.125)}
+    pair = {
+        "writer": Speaker("writer", invalid_penalty=0.5),
+        "editor": Speaker("editor", invalid_penalty=0.125),
+    }
     turns = [make_turn(name, parsed=Parsed("malformed")) for name in pair]
     assert build_table([played(FIRST, 0, *turns)], pair).score.tolist() == [0.5, 0.875]
 

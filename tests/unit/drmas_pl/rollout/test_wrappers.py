@@ -34,23 +34,38 @@ class ByToken(Given):
 
 
 def test_sub_agents_inherit_from_the_latest_turn_of_their_caller() -> None:
-    table = build_table([play("VSVA", [0.0] * 4), play("SVA", [0.0] * 3, sample=1, finish_reason=["stop", "stop", "length"])], AGENTS)
+    table = build_table(
+        [play("VSVA", [0.0] * 4), play("SVA", [0.0] * 3, sample=1, finish_reason=["stop", "stop", "length"])],
+        AGENTS,
+    )
     inherited = Inherited(Given(1.0, 9.0, 2.0, 9.0, 3.0, 4.0, 0.0), parents={"S": "V", "A": "V"})(table)
     # the search without a caller keeps its own, the turn that is not trained gets nothing
     assert inherited.tolist() == [1.0, 1.0, 2.0, 2.0, 3.0, 4.0, 0.0]
-    assert Inherited(Given(*range(7)), parents={"S": "V"})(table).tolist() == [0.0, 0.0, 2.0, 3.0, 4.0, 5.0, 0.0]
+    assert Inherited(Given(*range(7)), parents={"S": "V"})(table).tolist() == [
+        0.0,
+        0.0,
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        0.0,
+    ]
 
 
 def test_data_sources_are_put_on_one_scale_by_their_tokens() -> None:
     tasks = [Task(f"{source}{n}", "?", data_source=source) for source in "ab" for n in range(2)]
     lengths = [(7, 8), (7, 8), (7,), (7, 8, 9)]
     played = [
-        play("V", [0.0], task=task, response_ids=[ids], logprobs=[(-1.0,) * len(ids)]) for task, ids in zip(tasks, lengths, strict=True)
+        play("V", [0.0], task=task, response_ids=[ids], logprobs=[(-1.0,) * len(ids)])
+        for task, ids in zip(tasks, lengths, strict=True)
     ]
     found = Standardized(Given(1.0, -1.0, 9.0, 3.0), eps=0.0)(build_table(played, AGENTS))
     # source b: mean (9 + 3·3)/4 = 4.5, variance (20.25 + 3·2.25)/4 = 6.75
     assert found.tolist() == pytest.approx([1.0, -1.0, 4.5 / 6.75**0.5, -1.5 / 6.75**0.5])
-    assert Standardized(Given(1.0, -1.0, 9.0, 3.0), eps=1.0)(build_table(played, AGENTS)).tolist() != found.tolist()
+    assert (
+        Standardized(Given(1.0, -1.0, 9.0, 3.0), eps=1.0)(build_table(played, AGENTS)).tolist()
+        != found.tolist()
+    )
 
 
 def test_a_wrapper_keeps_the_state_of_what_it_wraps() -> None:
@@ -64,8 +79,14 @@ def test_a_wrapper_keeps_the_state_of_what_it_wraps() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Inherited(GroupNormalizer(), parents={}), "parents must name the caller of at least one agent, got none"),
-        (lambda: Standardized(ByToken()), "Standardized needs one advantage per turn, but ByToken gives one per token"),
+        (
+            lambda: Inherited(GroupNormalizer(), parents={}),
+            "parents must name the caller of at least one agent, got none",
+        ),
+        (
+            lambda: Standardized(ByToken()),
+            "Standardized needs one advantage per turn, but ByToken gives one per token",
+        ),
         (
             lambda: Inherited(Given(), parents={"X": "V"})(build_table([], AGENTS)),
             r"parents must name agents out of \['A', 'S', 'V'\], got \['X'\]",

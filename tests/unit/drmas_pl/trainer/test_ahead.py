@@ -45,7 +45,14 @@ def make_player(groups: dict[str, WorkerGroup], tmp_path: Any, **more: Any) -> A
     data.setup("fit")
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
     collector = make_collector(WriterEditor(EvenEnv()), agents, SETTINGS)
-    options: dict[str, Any] = {"last": 3, "settings": SETTINGS, "credit": None, "seed": 0, "recovery": Recovery([], tmp_path), **more}
+    options: dict[str, Any] = {
+        "last": 3,
+        "settings": SETTINGS,
+        "credit": None,
+        "seed": 0,
+        "recovery": Recovery([], tmp_path),
+        **more,
+    }
     return AheadPlayer(collector, data, groups, **options)
 
 
@@ -53,7 +60,9 @@ def played(drawn: Any) -> list[str]:
     return [task.id for task in drawn.tasks]
 
 
-def test_iterations_come_in_order_and_none_after_the_last_is_played(groups: dict[str, WorkerGroup], tmp_path: Any) -> None:
+def test_iterations_come_in_order_and_none_after_the_last_is_played(
+    groups: dict[str, WorkerGroup], tmp_path: Any
+) -> None:
     player = make_player(groups, tmp_path)
     for index in range(3):
         assert played(player.take(index)) == [task.id for task in player.data.tasks_for(index)]
@@ -62,16 +71,24 @@ def test_iterations_come_in_order_and_none_after_the_last_is_played(groups: dict
     player.stop()
 
 
-def test_what_is_finished_early_is_kept_for_its_iteration(groups: dict[str, WorkerGroup], tmp_path: Any) -> None:
+def test_what_is_finished_early_is_kept_for_its_iteration(
+    groups: dict[str, WorkerGroup], tmp_path: Any
+) -> None:
     player = make_player(groups, tmp_path)
     player.take(0)
     kept = player.finish()
-    assert kept is not None and player.finish() is kept and {group.state for group in groups.values()} == {State.ASLEEP}
+    assert (
+        kept is not None
+        and player.finish() is kept
+        and {group.state for group in groups.values()} == {State.ASLEEP}
+    )
     assert player.take(1) is kept
     player.stop()
 
 
-def test_an_earlier_part_of_the_run_may_have_played_already(groups: dict[str, WorkerGroup], tmp_path: Any) -> None:
+def test_an_earlier_part_of_the_run_may_have_played_already(
+    groups: dict[str, WorkerGroup], tmp_path: Any
+) -> None:
     first = make_player(groups, tmp_path)
     first.take(0)
     kept = first.finish()
@@ -108,10 +125,16 @@ def test_weights_may_be_one_update_old(played_with: int, newest: int) -> None:
 
 @pytest.mark.parametrize(("played_with", "newest"), [(0, 2), (1, 0)])
 def test_older_weights_are_an_error(played_with: int, newest: int) -> None:
-    with pytest.raises(BatchError, match=f"'a' spoke with weights {played_with} but learns at {newest}; expected at most 1 update apart"):
+    with pytest.raises(
+        BatchError,
+        match=f"'a' spoke with weights {played_with} but learns at {newest}; expected at most 1 update apart",
+    ):
         check_staleness({"a": played_with}, {"a": newest})
 
 
 def test_groups_of_a_cluster_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0",
+    ):
         check_groups({"a": cast(Any, object())}, "all")

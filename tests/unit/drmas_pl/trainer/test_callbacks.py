@@ -16,7 +16,10 @@ from tests.helpers.toy import Speaker
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (ModelCheckpoint(), "ModelCheckpoint saves one module, a run has several groups; use checkpoint_every and keep_best"),
+        (
+            ModelCheckpoint(),
+            "ModelCheckpoint saves one module, a run has several groups; use checkpoint_every and keep_best",
+        ),
         (EarlyStopping("loss"), "EarlyStopping needs a stock Trainer; set trainer.should_stop = True"),
     ],
 )

@@ -28,7 +28,9 @@ from tests.helpers.toy import make_groups
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 DATA = {"train": "abc", "validation": "def"}
-MANIFEST = Manifest(3, 7, {"writer": "writer", "editor": "editor"}, {"writer": "1", "editor": "2"}, DATA, {"idle": 1})
+MANIFEST = Manifest(
+    3, 7, {"writer": "writer", "editor": "editor"}, {"writer": "1", "editor": "2"}, DATA, {"idle": 1}
+)
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def test_a_checkpoint_has_a_folder_per_group_and_agent(saved: Path) -> None:
     assert saved.name == "iteration-000003"
     found = {str(path.relative_to(saved)) for path in saved.rglob("*") if path.is_file()}
     assert {
-        f"groups/{name}/{file}" for name in ("writer", "editor") for file in ("model.safetensors", "optimizer.pt", "group.json")
+        f"groups/{name}/{file}"
+        for name in ("writer", "editor")
+        for file in ("model.safetensors", "optimizer.pt", "group.json")
     } < found
     assert {"manifest.json", "agents/writer/agent.json", "agents/editor/agent.json"} < found
     assert (saved.parent / "last").read_text() == "iteration-000003"
@@ -66,7 +70,10 @@ def test_a_checkpoint_is_found_by_run_folder_or_by_its_own(saved: Path, name: st
 
 
 def test_no_checkpoint_is_an_error_that_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .*; expected a run folder, its checkpoints folder, or a folder holding"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"no checkpoint in .*; expected a run folder, its checkpoints folder, or a folder holding",
+    ):
         find_checkpoint(tmp_path)
 
 
@@ -90,7 +97,9 @@ def test_another_format_is_refused(saved: Path) -> None:
         read_manifest(saved)
 
 
-def test_every_group_gets_its_own_weights_back_in_any_order(groups: dict[str, WorkerGroup], tmp_path: Path) -> None:
+def test_every_group_gets_its_own_weights_back_in_any_order(
+    groups: dict[str, WorkerGroup], tmp_path: Path
+) -> None:
     for value, name in enumerate(groups):
         bias(groups[name], value)
     path = save_checkpoint(tmp_path, groups, MANIFEST)
@@ -101,13 +110,17 @@ def test_every_group_gets_its_own_weights_back_in_any_order(groups: dict[str, Wo
 
 
 def test_other_agents_or_sharing_are_refused(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"binds agents to groups as .*'writer': 'writer'.*, but this run as .*'shared'"):
+    with pytest.raises(
+        CheckpointError, match=r"binds agents to groups as .*'writer': 'writer'.*, but this run as .*'shared'"
+    ):
         load_checkpoint(saved, make_groups(FABRIC, sharing="shared"), data=DATA)
 
 
 def test_changed_data_is_refused_unless_allowed(saved: Path, groups: dict[str, WorkerGroup]) -> None:
     other = {**DATA, "validation": "xyz"}
-    with pytest.raises(CheckpointError, match=r"validation changed since .* or set trainer.allow_changed_data=true"):
+    with pytest.raises(
+        CheckpointError, match=r"validation changed since .* or set trainer.allow_changed_data=true"
+    ):
         load_checkpoint(saved, groups, data=other)
     load_checkpoint(saved, groups, data=other, allow_changed_data=True)
     load_checkpoint(saved, groups, data={})
@@ -145,7 +158,10 @@ def break_rename(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", [break_second_group, break_rename])
 def test_an_interrupted_write_leaves_the_previous_checkpoint_intact(
-    saved: Path, groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
+    saved: Path,
+    groups: dict[str, WorkerGroup],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     fault(monkeypatch)
     with pytest.raises(OSError, match=r"disk full|killed"):
@@ -175,7 +191,13 @@ def test_a_rewritten_checkpoint_replaces_the_earlier_one(saved: Path, groups: di
 
 
 def test_pruning_keeps_what_it_is_told_to(tmp_path: Path) -> None:
-    for name in ("iteration-000001", "iteration-000002", "iteration-000003", ".writing-iteration-000002", "other"):
+    for name in (
+        "iteration-000001",
+        "iteration-000002",
+        "iteration-000003",
+        ".writing-iteration-000002",
+        "other",
+    ):
         (tmp_path / name).mkdir()
     prune_checkpoints(tmp_path, {"iteration-000002"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000002", "other"]

@@ -32,7 +32,10 @@ class Counter:
         self.taught: list[tuple[list[ValueRow], int]] = []
 
     def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
-        return [tuple(float(len(row.prompt_ids) + place) for place in range(len(row.response_ids))) for row in rows]
+        return [
+            tuple(float(len(row.prompt_ids) + place) for place in range(len(row.response_ids)))
+            for row in rows
+        ]
 
     def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
         self.taught.append((list(rows), seed))
@@ -79,7 +82,9 @@ def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnTable) ->
     advantage = GaeEstimator(whitening="none")(known)
     reports = teach(known, advantage, critics, seed=7)
     (rows, seed), (others, other_seed) = (critics[name].taught[0] for name in ("one", "two"))
-    assert [line.row.response_ids for line in rows] == [(3, 4), (3, 4, 5)] and [line.values for line in rows] == [(3, 4), (3, 4, 5)]
+    assert [line.row.response_ids for line in rows] == [(3, 4), (3, 4, 5)] and [
+        line.values for line in rows
+    ] == [(3, 4), (3, 4, 5)]
     assert rows[1].returns == pytest.approx(advantage.returns[2].tolist()) and others[0].returns == (1.0,)
     assert seed != other_seed
     assert critic_metrics(reports) == {
@@ -92,7 +97,9 @@ def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnTable) ->
 
 def test_critics_cannot_learn_from_advantages_of_turns(table: TurnTable) -> None:
     critics: Any = {"one": Counter("S")}
-    with pytest.raises(ConfigError, match="critic 'one' needs returns to learn from; let the estimator give TokenAdvantages"):
+    with pytest.raises(
+        ConfigError, match="critic 'one' needs returns to learn from; let the estimator give TokenAdvantages"
+    ):
         teach(judged(table, critics), torch.zeros(4), critics, seed=1)
 
 
@@ -113,7 +120,9 @@ GROUPS: Any = {"main": Group("S", "V"), "fixed": Group("W", trainable=False)}
         (GaeEstimator(chain="agent"), {"one": Counter("S", "V")}, TeamReward()),
     ],
 )
-def test_every_learner_has_a_critic_where_values_are_needed(estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None) -> None:
+def test_every_learner_has_a_critic_where_values_are_needed(
+    estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None
+) -> None:
     check_critics(estimator, critics, GROUPS, credit=credit)
 
 
@@ -133,16 +142,28 @@ def test_every_learner_has_a_critic_where_values_are_needed(estimator: Advantage
             r"GaeEstimator needs a critic for every trained agent, but \['S', 'V'\] have none; use critic=value_head",
         ),
         (GaeEstimator(), {"one": Counter("S")}, None, r"but \['V'\] have none"),
-        (GaeEstimator(), {"one": Counter("S", "V"), "two": Counter("V")}, None, r"agents \['V'\] have more than one critic"),
+        (
+            GaeEstimator(),
+            {"one": Counter("S", "V"), "two": Counter("V")},
+            None,
+            r"agents \['V'\] have more than one critic",
+        ),
         (
             GaeEstimator(chain="agent"),
             {"one": Counter("S", "V")},
             ReturnToGo(),
             r"chain=agent assigns credit itself, got the rule ReturnToGo\(gamma=1.0\); use credit=team credit.alpha=1",
         ),
-        (GaeEstimator(chain="agent"), {"one": Counter("S", "V")}, TeamReward(alpha=0.5), "assigns credit itself"),
+        (
+            GaeEstimator(chain="agent"),
+            {"one": Counter("S", "V")},
+            TeamReward(alpha=0.5),
+            "assigns credit itself",
+        ),
     ],
 )
-def test_what_does_not_go_together_is_refused(estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None, message: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    estimator: AdvantageEstimator, critics: Any, credit: CreditRule | None, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         check_critics(estimator, critics, GROUPS, credit=credit)

@@ -18,7 +18,9 @@ TASKS = make_tasks(12)
 USELESS = {task.id for index, task in enumerate(TASKS) if index % 3}
 
 
-def draw(max_draws: int, *, useless: set[str] = USELESS, iteration: int = 0, calls: list[list[str]] | None = None) -> Drawn:
+def draw(
+    max_draws: int, *, useless: set[str] = USELESS, iteration: int = 0, calls: list[list[str]] | None = None
+) -> Drawn:
     """Draw four tasks per iteration out of twelve, two thirds of which teach nothing."""
 
     def play(tasks: Sequence[Task]) -> list[Trajectory]:
@@ -43,7 +45,10 @@ def test_tasks_without_signal_are_replaced_until_the_batch_is_full(caplog: pytes
     drawn = draw(10, calls=calls)
     assert drawn.kept == {task.id for task in TASKS} - USELESS and not caplog.records
     played = [task.id for task in drawn.tasks]
-    assert len(set(played)) == len(played) and [trajectory.task.id for trajectory in drawn.trajectories] == played
+    assert (
+        len(set(played)) == len(played)
+        and [trajectory.task.id for trajectory in drawn.trajectories] == played
+    )
     # each draw asks for as many as are missing
     kept = 0
     for ids in calls:
@@ -72,7 +77,11 @@ def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture)
 
 PLAYED = Drawn(
     (TASKS[0], TASKS[1], TASKS[0]),
-    [Trajectory(task, sample, (make_turn("writer"),), 0.1, "terminated", metrics={"x": 1 / 3}) for task in TASKS[:2] for sample in (0, 1)],
+    [
+        Trajectory(task, sample, (make_turn("writer"),), 0.1, "terminated", metrics={"x": 1 / 3})
+        for task in TASKS[:2]
+        for sample in (0, 1)
+    ],
     frozenset({TASKS[1].id}),
     3,
     {"writer": 4},
@@ -88,7 +97,9 @@ def test_what_was_played_is_read_back_as_it_was(tmp_path: Path, kept: frozenset[
 
 def test_tasks_are_the_runs_own_where_it_has_them(tmp_path: Path) -> None:
     task = replace(TASKS[0], metadata={"pair": (1, 2)})
-    save_drawn(tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")]))
+    save_drawn(
+        tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")])
+    )
     assert load_drawn(tmp_path, [task]).trajectories[0].task is task
     assert load_drawn(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
 

@@ -16,7 +16,9 @@ from drmas_pl.trainer.settings import EvaluationSettings
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.toy import make_turn
 
-TASKS = tuple(Task(name, name, data_source=source) for name, source in (("a", "easy"), ("b", "easy"), ("c", "hard")))
+TASKS = tuple(
+    Task(name, name, data_source=source) for name, source in (("a", "easy"), ("b", "easy"), ("c", "hard"))
+)
 # how many of its four samples each task solves; the greedy pass solves b only
 SOLVED = {"a": 4, "b": 1, "c": 2}
 
@@ -43,7 +45,9 @@ class Played:
 
 
 def run(collector: Played, tasks: Sequence[Task] = TASKS, **settings: Any) -> Evaluation:
-    return evaluate(cast(Collector, collector), tasks, {}, EvaluationSettings(samples=4, **settings), phase="test", seed=3)
+    return evaluate(
+        cast(Collector, collector), tasks, {}, EvaluationSettings(samples=4, **settings), phase="test", seed=3
+    )
 
 
 def test_rates_are_means_over_tasks() -> None:
@@ -77,8 +81,17 @@ def test_the_greedy_pass_is_one_sample_at_temperature_zero_and_optional() -> Non
     collector = Played()
     run(collector, sampling={"temperature": 0.6, "top_p": 0.9})
     sampled, greedy = collector.phases
-    assert (sampled.name, sampled.samples, sampled.sampling, sampled.seed) == ("test", 4, {"temperature": 0.6, "top_p": 0.9}, 3)
-    assert (greedy.name, greedy.samples, greedy.sampling) == ("test-greedy", 1, {"temperature": 0.0, "top_p": 1.0, "top_k": -1})
+    assert (sampled.name, sampled.samples, sampled.sampling, sampled.seed) == (
+        "test",
+        4,
+        {"temperature": 0.6, "top_p": 0.9},
+        3,
+    )
+    assert (greedy.name, greedy.samples, greedy.sampling) == (
+        "test-greedy",
+        1,
+        {"temperature": 0.0, "top_p": 1.0, "top_k": -1},
+    )
     without = run(Played(), greedy=False)
     assert without.greedy is None and "greedy" not in without.sources["easy"]
     assert not any(name.startswith("test-greedy") for name in without.metrics)

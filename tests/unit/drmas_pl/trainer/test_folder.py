@@ -40,7 +40,9 @@ def test_a_line_cut_by_a_crash_is_left_out(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(("validated", "kept"), [(True, [0, 1, 2, 3, 3]), (False, [0, 1, 2, 3])])
-def test_rewinding_drops_what_a_resumed_run_writes_again(folder: RunFolder, validated: bool, kept: list[int]) -> None:
+def test_rewinding_drops_what_a_resumed_run_writes_again(
+    folder: RunFolder, validated: bool, kept: list[int]
+) -> None:
     folder.append_metrics({"iteration": 3, "time/validation": 0.1})
     folder.append_metrics({"iteration": 4})
     folder.rewind_metrics(3, validated=validated)
@@ -60,7 +62,14 @@ def test_the_summary_is_replaced_whole(folder: RunFolder) -> None:
 
 
 def test_the_curve_is_drawn_from_the_records(folder: RunFolder) -> None:
-    folder.append_metrics({"iteration": 4, "validation/success": 0.5, "train/writer/calls": 1.0, "train/writer/amplification": 2.0})
+    folder.append_metrics(
+        {
+            "iteration": 4,
+            "validation/success": 0.5,
+            "train/writer/calls": 1.0,
+            "train/writer/amplification": 2.0,
+        }
+    )
     folder.draw(["writer", "editor"], "toy")
     assert folder.plot.read_bytes().startswith(b"\x89PNG")
 

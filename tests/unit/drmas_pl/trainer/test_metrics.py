@@ -43,9 +43,14 @@ def random_table() -> TurnTable:
         for sample in range(4):
             reward, invalid, calls = torch.rand(3, generator=generator).tolist()
             parsed = Parsed("malformed" if invalid < 0.3 else "valid")
-            turns = [make_turn("writer"), *[make_turn("editor", parsed=parsed) for _ in range(1 + round(calls * 2))]]
+            turns = [
+                make_turn("writer"),
+                *[make_turn("editor", parsed=parsed) for _ in range(1 + round(calls * 2))],
+            ]
             trajectories.append(Trajectory(task, sample, tuple(turns), reward, "terminated"))
-    return build_table(trajectories, {"writer": Speaker("writer"), "editor": Speaker("editor", invalid_penalty=0.4)})
+    return build_table(
+        trajectories, {"writer": Speaker("writer"), "editor": Speaker("editor", invalid_penalty=0.4)}
+    )
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -53,7 +58,9 @@ def test_amplification_is_the_mean_square_of_population_advantages(preset: str) 
     table, estimator = random_table(), GroupNormalizer(ddof=0, eps=0.0, **PRESETS[preset])
     metrics = signal_metrics(table, estimator(table), estimator.scopes)
     for name in NAMES:
-        assert metrics[f"train/{name}/amplification"] == pytest.approx(metrics[f"train/{name}/advantage_square"], rel=1e-5)
+        assert metrics[f"train/{name}/amplification"] == pytest.approx(
+            metrics[f"train/{name}/advantage_square"], rel=1e-5
+        )
         if preset == "dr_mas":
             assert metrics[f"train/{name}/amplification"] == pytest.approx(1.0, abs=1e-9)
 
@@ -63,9 +70,13 @@ def test_the_global_baseline_does_not_depend_on_the_estimator() -> None:
     found = []
     for preset in PRESETS.values():
         estimator = GroupNormalizer(ddof=0, eps=0.0, **preset)
-        found.append(signal_metrics(table, estimator(table), estimator.scopes)["train/editor/amplification_global"])
+        found.append(
+            signal_metrics(table, estimator(table), estimator.scopes)["train/editor/amplification_global"]
+        )
     reference = GroupNormalizer(ddof=0, eps=0.0, **PRESETS["grpo_turn"])
-    assert set(found) == {signal_metrics(table, reference(table), reference.scopes)["train/editor/amplification"]}
+    assert set(found) == {
+        signal_metrics(table, reference(table), reference.scopes)["train/editor/amplification"]
+    }
 
 
 def test_groups_without_signal_are_counted_per_agent() -> None:
@@ -75,14 +86,18 @@ def test_groups_without_signal_are_counted_per_agent() -> None:
         for task in make_tasks(4)
         for sample, reward in enumerate(rewards[task.id])
     ]
-    trajectories.append(Trajectory(make_tasks(5)[4], 0, (make_turn("writer"), make_turn("editor")), 1.0, "terminated"))
+    trajectories.append(
+        Trajectory(make_tasks(5)[4], 0, (make_turn("writer"), make_turn("editor")), 1.0, "terminated")
+    )
     table, estimator = build_table(trajectories, {name: Speaker(name) for name in NAMES}), GroupNormalizer()
     metrics = {**signal_metrics(table, estimator(table), estimator.scopes), **health_metrics(table)}
     writer = {name.rpartition("/")[2]: value for name, value in metrics.items() if "/writer/" in name}
     assert writer["no_signal"] == pytest.approx(7 / 9)
     assert (writer["groups_all_zero"], writer["groups_all_one"]) == (0.2, 0.4)
     assert (writer["groups_all_equal"], writer["groups_singleton"]) == (pytest.approx(0.6), 0.2)
-    assert writer["reward_mean"] == pytest.approx(5 / 9) and writer["reward_std"] == pytest.approx(0.4374, abs=1e-4)
+    assert writer["reward_mean"] == pytest.approx(5 / 9) and writer["reward_std"] == pytest.approx(
+        0.4374, abs=1e-4
+    )
     assert "train/editor/amplification" not in metrics and metrics["train/editor/no_signal"] == 1.0
     assert all(math.isfinite(value) for value in metrics.values())
 
@@ -100,7 +115,9 @@ def collection() -> list[Trajectory]:
     return [
         Trajectory(task, 0, (writer, cut, silent), 1.0, "terminated", success=True, metrics={"tries": 1}),
         Trajectory(task, 1, (writer,), 0.0, "truncated", metrics={"tries": 4, "rounds": 2}),
-        Trajectory(task, 2, (writer, writer), 9.0, "failed", success=True, metrics={"tries": 99}, cause="down"),
+        Trajectory(
+            task, 2, (writer, writer), 9.0, "failed", success=True, metrics={"tries": 99}, cause="down"
+        ),
         Trajectory(task, 3, (writer, writer), 0.0, "terminated"),
     ]
 
@@ -141,17 +158,25 @@ def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) ->
 
 
 def test_an_agent_that_never_spoke_has_calls_alone() -> None:
-    assert [name for name in collection_metrics("train", [], ["writer"]) if "/writer/" in name] == ["train/writer/calls"]
+    assert [name for name in collection_metrics("train", [], ["writer"]) if "/writer/" in name] == [
+        "train/writer/calls"
+    ]
     assert mean([]) == 0.0
 
 
 def test_staleness_is_the_mean_over_an_agents_turns(collection: list[Trajectory]) -> None:
     found = staleness_metrics(collection, {"writer": 1, "editor": 3, "nobody": 2})
-    assert found == {"train/writer/staleness": 1.0, "train/editor/staleness": 3.0, "train/nobody/staleness": 0.0}
+    assert found == {
+        "train/writer/staleness": 1.0,
+        "train/editor/staleness": 3.0,
+        "train/nobody/staleness": 0.0,
+    }
 
 
 def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:
-    shared = UpdateReport(2, 1, 7, {"grad_norm": 0.5}, {"writer": {"grad_norm": 3.0, "loss": 1.0}, "editor": {"grad_norm": 1.0}})
+    shared = UpdateReport(
+        2, 1, 7, {"grad_norm": 0.5}, {"writer": {"grad_norm": 3.0, "loss": 1.0}, "editor": {"grad_norm": 1.0}}
+    )
     assert update_metrics({"shared": shared, "idle": UpdateReport()}) == {
         "train/group/shared/steps": 2.0,
         "train/group/shared/skipped": 1.0,

@@ -23,7 +23,9 @@ def make_player(groups: dict[str, WorkerGroup], folder: Path, **settings: Any) -
     rollout = RolloutSettings(samples=2, **settings)
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
     collector = make_collector(WriterEditor(EvenEnv()), agents, rollout)
-    return Player(collector, data, groups, settings=rollout, credit=None, seed=0, recovery=Recovery([], folder))
+    return Player(
+        collector, data, groups, settings=rollout, credit=None, seed=0, recovery=Recovery([], folder)
+    )
 
 
 def test_an_iteration_is_played_with_the_newest_weights_and_leaves_engines_asleep(tmp_path: Path) -> None:
@@ -33,13 +35,21 @@ def test_an_iteration_is_played_with_the_newest_weights_and_leaves_engines_aslee
     drawn = player.take(1)
     assert list(drawn.tasks) == list(player.data.tasks_for(1)) and len(drawn.trajectories) == 4
     assert drawn.versions == {"writer": 0, "editor": 3} == player.versions()
-    assert {turn.weights_version for trajectory in drawn.trajectories for turn in trajectory.turns if turn.agent == "editor"} == {3}
+    assert {
+        turn.weights_version
+        for trajectory in drawn.trajectories
+        for turn in trajectory.turns
+        if turn.agent == "editor"
+    } == {3}
     assert {group.state for group in groups.values()} == {State.ASLEEP} and player.finish() is None
     assert player.metrics(drawn) == {"train/writer/weights_version": 0.0, "train/editor/weights_version": 3.0}
 
 
 def test_the_time_that_new_weights_took_is_told_once(tmp_path: Path) -> None:
-    groups = make_groups(Fabric(accelerator="cpu", devices=1), engine=lambda name, *parts: TransformersEngine(*parts, copy=True))
+    groups = make_groups(
+        Fabric(accelerator="cpu", devices=1),
+        engine=lambda name, *parts: TransformersEngine(*parts, copy=True),
+    )
     player = make_player(groups, tmp_path)
     groups["writer"].weights_version = 1
     drawn = player.take(0)
@@ -58,4 +68,10 @@ def test_settings_reach_the_collector() -> None:
     groups = make_groups(Fabric(accelerator="cpu", devices=1))
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
     made = make_collector(WriterEditor(EvenEnv()), agents, settings)
-    assert [made.max_calls, made.env_workers, made.max_concurrent, made.retries, made.max_failed_share] == [1, 2, 5, 1, 0.5]
+    assert [made.max_calls, made.env_workers, made.max_concurrent, made.retries, made.max_failed_share] == [
+        1,
+        2,
+        5,
+        1,
+        0.5,
+    ]

@@ -17,7 +17,9 @@ METRICS = {"train/reward": 0.5, "train/a/calls": 1.25, "train/b/calls": 2.0, "tr
 
 def follow(bar: ProgressBar, iterations: int, first: int = 1) -> None:
     """Show a run of so many iterations."""
-    trainer: Any = SimpleNamespace(iteration=first - 1, max_iterations=iterations, agents={"a": None, "b": None})
+    trainer: Any = SimpleNamespace(
+        iteration=first - 1, max_iterations=iterations, agents={"a": None, "b": None}
+    )
     bar.on_train_start(trainer, None)
     for iteration in range(first, iterations + 1):
         trainer.iteration = iteration
@@ -30,12 +32,20 @@ def test_the_line_holds_reward_calls_and_the_norms_there_are() -> None:
     assert describe({}, ["a"]) == "reward 0.00 | calls a 0.0"
 
 
-@pytest.mark.parametrize(("iterations", "lines", "shown"), [(3, 20, [1, 2, 3]), (100, 4, [25, 50, 75, 100]), (10, 4, [2, 4, 6, 8, 10])])
-def test_without_a_terminal_some_lines_are_logged(caplog: pytest.LogCaptureFixture, iterations: int, lines: int, shown: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("iterations", "lines", "shown"),
+    [(3, 20, [1, 2, 3]), (100, 4, [25, 50, 75, 100]), (10, 4, [2, 4, 6, 8, 10])],
+)
+def test_without_a_terminal_some_lines_are_logged(
+    caplog: pytest.LogCaptureFixture, iterations: int, lines: int, shown: list[int]
+) -> None:
     with caplog.at_level(logging.INFO):
         follow(ProgressBar(lines=lines), iterations)
     assert [record.args[0] for record in caplog.records] == shown  # type: ignore[index]
-    assert caplog.messages[-1] == f"iteration {iterations}/{iterations}  reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
+    assert (
+        caplog.messages[-1]
+        == f"iteration {iterations}/{iterations}  reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
+    )
 
 
 class Terminal(io.StringIO):
@@ -43,12 +53,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_in_a_terminal_a_bar_moves_from_the_resumed_iteration(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_a_terminal_a_bar_moves_from_the_resumed_iteration(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with caplog.at_level(logging.INFO):
         follow(ProgressBar(), 5, first=4)
-    assert "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue() and "reward 0.50" in terminal.getvalue()
+    assert (
+        "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue() and "reward 0.50" in terminal.getvalue()
+    )
     assert not caplog.messages
 
 

@@ -14,7 +14,10 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
     [
         ({"samples": 0}, "rollout.samples must be at least 1, got 0"),
         ({"max_draws": 0}, "rollout.max_draws must be at least 1, got 0"),
-        ({"align_turns": {"search": 0}}, r"rollout.align_turns must name at least 1 turn per agent, got \{'search': 0\}"),
+        (
+            {"align_turns": {"search": 0}},
+            r"rollout.align_turns must name at least 1 turn per agent, got \{'search': 0\}",
+        ),
         ({"residency": "two"}, "rollout.residency must be all or one, got 'two'"),
         ({"max_calls": 0}, "rollout.max_calls must be at least 1, got 0"),
         ({"max_idle_iterations": 0}, "rollout.max_idle_iterations must be at least 1, got 0"),
@@ -35,7 +38,10 @@ def test_wrong_rollout_settings(settings: dict[str, Any], message: str) -> None:
     [
         ({"samples": 0}, "evaluation.samples must be at least 1, got 0"),
         ({"every": -1}, "evaluation.every must be at least 0, got -1"),
-        ({"samples": 4, "pass_at": [2, 5, 0]}, r"evaluation.pass_at holds \[5, 0\], but each k must be between 1 and evaluation.samples=4"),
+        (
+            {"samples": 4, "pass_at": [2, 5, 0]},
+            r"evaluation.pass_at holds \[5, 0\], but each k must be between 1 and evaluation.samples=4",
+        ),
         ({"sampling": {"top_p": 0}}, "top_p must be in"),
     ],
 )

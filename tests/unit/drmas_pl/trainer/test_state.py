@@ -13,7 +13,9 @@ from tests.helpers.toy import EvenEnv, WriterEditor
 
 
 def evaluation(sampled: float, greedy: float | None = None) -> Evaluation:
-    return Evaluation(sampled, greedy, {1: sampled}, {"toy": {"sampled": sampled}}, {"writer": 1.0}, {"validation/x": 0.5})
+    return Evaluation(
+        sampled, greedy, {1: sampled}, {"toy": {"sampled": sampled}}, {"writer": 1.0}, {"validation/x": 0.5}
+    )
 
 
 def run(*scores: float) -> RunState:
@@ -45,7 +47,12 @@ def test_a_state_comes_back_from_a_manifest(scores: tuple[float, ...]) -> None:
     manifest = state.manifest(7, {}, {"train": "abc"})
     assert (manifest.seed, manifest.iteration, manifest.data) == (7, state.iteration, {"train": "abc"})
     back = RunState.restore(json.loads(json.dumps(manifest.state)))
-    assert (back.iteration, back.best_at, back.best, back.idle) == (state.iteration, state.best_at, state.best, 3)
+    assert (back.iteration, back.best_at, back.best, back.idle) == (
+        state.iteration,
+        state.best_at,
+        state.best,
+        3,
+    )
     assert [entry["sampled"] for entry in back.evaluations] == list(scores)
     assert back.seconds >= 100.0
 
@@ -73,12 +80,27 @@ def test_the_summary_compares_before_and_after() -> None:
 
 def test_a_run_without_validation_has_a_summary_too() -> None:
     summary = RunState(iteration=3).summary(WriterEditor(EvenEnv()))
-    assert (summary["before"], summary["after"], summary["best"], summary["iterations"]) == (None, None, None, 3)
+    assert (summary["before"], summary["after"], summary["best"], summary["iterations"]) == (
+        None,
+        None,
+        None,
+        3,
+    )
     assert summary["sources_after"] == summary["calls_per_agent"] == {}
 
 
 @pytest.mark.parametrize(
-    ("limit", "kept"), [(0, []), (2, [1, 2]), (9, [1, 2, 3, 4]), (1, [1]), (1.0, [1, 2, 3, 4]), (0.5, [1, 2]), (0.01, [1]), (0.0, [])]
+    ("limit", "kept"),
+    [
+        (0, []),
+        (2, [1, 2]),
+        (9, [1, 2, 3, 4]),
+        (1, [1]),
+        (1.0, [1, 2, 3, 4]),
+        (0.5, [1, 2]),
+        (0.01, [1]),
+        (0.0, []),
+    ],
 )
 def test_batches_are_limited_by_number_or_share(limit: float, kept: list[int]) -> None:
     assert limit_batches([1, 2, 3, 4], limit) == kept

@@ -36,18 +36,25 @@ TEAM = WriterEditor(EvenEnv())
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Drawing takes longer than everything else here."""
     drawn: list[Any] = []
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: drawn.append((args, kwargs)))
+    monkeypatch.setattr(
+        "drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: drawn.append((args, kwargs))
+    )
     return drawn
 
 
-def fit(folder: Path, groups: Mapping[str, Any] | None = None, team: Any = TEAM, data: Any = None, **settings: Any) -> MultiAgentTrainer:
+def fit(
+    folder: Path, groups: Mapping[str, Any] | None = None, team: Any = TEAM, data: Any = None, **settings: Any
+) -> MultiAgentTrainer:
     trainer = make_trainer(folder, **settings)
     trainer.fit(team, make_groups(trainer.fabric, **(groups or {})), data or make_data())
     return trainer
 
 
 def snapshot(groups: Mapping[str, WorkerGroup]) -> dict[str, torch.Tensor]:
-    return {name: torch.cat([p.detach().clone().flatten() for p in group.policy.parameters()]) for name, group in groups.items()}
+    return {
+        name: torch.cat([p.detach().clone().flatten() for p in group.policy.parameters()])
+        for name, group in groups.items()
+    }
 
 
 def train_records(trainer: MultiAgentTrainer) -> list[dict[str, Any]]:
@@ -77,7 +84,9 @@ def test_every_turn_is_sampled_with_the_weights_of_its_iteration(tmp_path: Path)
     ]
     steps = [record["train/group/editor/steps"] for record in train_records(trainer)]
     assert versions == [{int(sum(steps[:n]))} for n in range(4)] and sum(steps) >= 2
-    assert [record["train/editor/weights_version"] for record in train_records(trainer)] == [sum(steps[: n + 1]) for n in range(4)]
+    assert [record["train/editor/weights_version"] for record in train_records(trainer)] == [
+        sum(steps[: n + 1]) for n in range(4)
+    ]
 
 
 def test_a_frozen_group_never_changes(tmp_path: Path) -> None:
@@ -88,7 +97,9 @@ def test_a_frozen_group_never_changes(tmp_path: Path) -> None:
     after = snapshot(groups)
     assert torch.equal(after["writer"], before["writer"]) and groups["writer"].weights_version == 0
     assert not torch.equal(after["editor"], before["editor"])
-    assert not any(name.startswith("train/group/writer") for record in train_records(trainer) for name in record)
+    assert not any(
+        name.startswith("train/group/writer") for record in train_records(trainer) for name in record
+    )
 
 
 def test_agents_of_a_shared_group_train_one_set_of_weights(tmp_path: Path) -> None:
@@ -102,7 +113,10 @@ def test_sharers_keep_their_own_sampling(tmp_path: Path) -> None:
     each = {"editor": {"sampling": {"max_new_tokens": 2}}}
     trainer = fit(tmp_path, {"sharing": "shared", "each": each}, record=("train",), max_iterations=1)
     turns = [turn for t in read_trajectories(trainer.folder.trajectories("train", 1)) for turn in t.turns]
-    lengths = {name: max(len(turn.response_ids) for turn in turns if turn.agent == name) for name in WriterEditor.possible_agents}
+    lengths = {
+        name: max(len(turn.response_ids) for turn in turns if turn.agent == name)
+        for name in WriterEditor.possible_agents
+    }
     assert lengths == {"writer": 4, "editor": 2}
 
 
@@ -121,13 +135,21 @@ class Spy(Callback):
 
 def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path) -> None:
     spy = Spy()
-    trainer = fit(tmp_path, callbacks=[spy], max_iterations=2, evaluation=EvaluationSettings(greedy=False, every=1))
+    trainer = fit(
+        tmp_path, callbacks=[spy], max_iterations=2, evaluation=EvaluationSettings(greedy=False, every=1)
+    )
     validation = ["on_validation_start", "on_validation_end"]
     loop = ["on_train_batch_end", *validation]
-    assert [name for name, _ in spy.calls] == [*("on_fit_start", *validation, "on_train_start", *loop, *loop, "on_train_end", "on_fit_end")]
+    assert [name for name, _ in spy.calls] == [
+        *("on_fit_start", *validation, "on_train_start", *loop, *loop, "on_train_end", "on_fit_end")
+    ]
     assert all(args[0] is trainer and set(args[1].agents) == {"writer", "editor"} for _, args in spy.calls)
     _, (_, _, metrics, tasks, index) = [call for call in spy.calls if call[0] == "on_train_batch_end"][1]
-    assert metrics["train/reward"] == train_records(trainer)[1]["train/reward"] and len(tasks) == 2 and index == 1
+    assert (
+        metrics["train/reward"] == train_records(trainer)[1]["train/reward"]
+        and len(tasks) == 2
+        and index == 1
+    )
 
 
 def test_a_callback_hears_of_the_exception_that_ends_a_run(tmp_path: Path) -> None:
@@ -170,14 +192,37 @@ def test_loggers_receive_every_record_with_its_step(tmp_path: Path) -> None:
     log = Log()
     trainer = fit(tmp_path, logger=[log], evaluation=EvaluationSettings(greedy=False, every=2))
     assert [step for step, _ in log.seen] == [0, 1, 2, 2, 3, 4, 4]
-    assert log.seen == [(record["iteration"], set(record) - {"iteration"}) for record in trainer.folder.read_metrics()]
+    assert log.seen == [
+        (record["iteration"], set(record) - {"iteration"}) for record in trainer.folder.read_metrics()
+    ]
 
 
 def test_metrics_of_an_iteration_name_team_agents_groups_and_times(tmp_path: Path) -> None:
     record = max(train_records(fit(tmp_path)), key=len)
-    agent = ("calls", "valid", "truncated", "prompt_tokens", "response_tokens", "amplification", "amplification_global", "grad_norm")
-    expected = {f"train/{name}/{metric}" for name in ("writer", "editor") for metric in (*agent, "loss", "mismatch", "entropy", "clipped")}
-    expected |= {"train/reward", "train/success", "train/failed", "train/tries", "train/group/writer/lr", "time/rollout", "time/update"}
+    agent = (
+        "calls",
+        "valid",
+        "truncated",
+        "prompt_tokens",
+        "response_tokens",
+        "amplification",
+        "amplification_global",
+        "grad_norm",
+    )
+    expected = {
+        f"train/{name}/{metric}"
+        for name in ("writer", "editor")
+        for metric in (*agent, "loss", "mismatch", "entropy", "clipped")
+    }
+    expected |= {
+        "train/reward",
+        "train/success",
+        "train/failed",
+        "train/tries",
+        "train/group/writer/lr",
+        "time/rollout",
+        "time/update",
+    }
     assert expected <= set(record)
     assert record["train/writer/mismatch_max"] < 1e-4, "engine and trainer agree on the same weights"
 
@@ -185,7 +230,9 @@ def test_metrics_of_an_iteration_name_team_agents_groups_and_times(tmp_path: Pat
 def test_the_summary_and_the_curve_are_written(tmp_path: Path, no_curve: list[Any]) -> None:
     fit(tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert {"before", "after", "best", "calls_per_agent", "seconds", "peak_rss_mb"} <= set(summary) and summary["iterations"] == 4
+    assert {"before", "after", "best", "calls_per_agent", "seconds", "peak_rss_mb"} <= set(
+        summary
+    ) and summary["iterations"] == 4
     ((records, path), settings) = no_curve[0]
     assert path == tmp_path / "plot.png" and len(records) == 6 and settings["agents"] == ["writer", "editor"]
 
@@ -194,10 +241,16 @@ def test_validation_comes_before_and_after_and_every_so_often(tmp_path: Path) ->
     def validated(folder: str, every: int) -> list[int]:
         return [
             entry["iteration"]
-            for entry in fit(tmp_path / folder, evaluation=EvaluationSettings(greedy=False, every=every)).state.evaluations
+            for entry in fit(
+                tmp_path / folder, evaluation=EvaluationSettings(greedy=False, every=every)
+            ).state.evaluations
         ]
 
-    assert validated("never", 0) == [0, 4] and validated("three", 3) == [0, 3, 4] and validated("two", 2) == [0, 2, 4]
+    assert (
+        validated("never", 0) == [0, 4]
+        and validated("three", 3) == [0, 3, 4]
+        and validated("two", 2) == [0, 2, 4]
+    )
 
 
 @pytest.mark.parametrize(("limit", "played"), [(1.0, 5), (1, 2), (0.4, 2), (2, 4)])
@@ -220,7 +273,9 @@ def test_a_run_without_validation_is_possible(tmp_path: Path, settings: dict[str
 def test_fast_dev_run_is_one_iteration_without_logs_and_checkpoints(tmp_path: Path) -> None:
     log = Log()
     data = make_data(validation=make_tasks(5, "held"))
-    trainer = fit(tmp_path, data=data, fast_dev_run=True, logger=[log], record=("validation",), max_iterations=100)
+    trainer = fit(
+        tmp_path, data=data, fast_dev_run=True, logger=[log], record=("validation",), max_iterations=100
+    )
     assert trainer.iteration == 1 and not log.seen and not trainer.folder.checkpoints.exists()
     assert len(read_trajectories(trainer.folder.trajectories("validation", 1))) == 2
 
@@ -235,11 +290,16 @@ def test_chosen_phases_are_recorded(tmp_path: Path, phases: tuple[str, ...]) -> 
 
 
 def test_an_unknown_phase_cannot_be_recorded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"record must name phases out of \['train', 'validation', 'test'\], got \['valid'\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"record must name phases out of \['train', 'validation', 'test'\], got \['valid'\]",
+    ):
         make_trainer(tmp_path, record=("valid", "train"))
 
 
-@pytest.mark.parametrize(("every", "keep_best", "kept"), [(0, False, {4}), (1, False, {4}), (1, True, {2, 4}), (3, True, {4})])
+@pytest.mark.parametrize(
+    ("every", "keep_best", "kept"), [(0, False, {4}), (1, False, {4}), (1, True, {2, 4}), (3, True, {4})]
+)
 def test_the_last_and_the_best_checkpoint_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, keep_best: bool, kept: set[int]
 ) -> None:
@@ -250,7 +310,12 @@ def test_the_last_and_the_best_checkpoint_are_kept(
         return replace(evaluated(*args), sampled=next(scores))
 
     monkeypatch.setattr(MultiAgentTrainer, "_play", rigged)
-    fit(tmp_path, checkpoint_every=every, keep_best=keep_best, evaluation=EvaluationSettings(greedy=False, every=1))
+    fit(
+        tmp_path,
+        checkpoint_every=every,
+        keep_best=keep_best,
+        evaluation=EvaluationSettings(greedy=False, every=1),
+    )
     assert {int(path.name[-6:]) for path in (tmp_path / "checkpoints").glob("iteration-*")} == kept
 
 
@@ -260,7 +325,9 @@ def test_a_run_without_signal_is_stopped(tmp_path: Path, caplog: pytest.LogCaptu
             return StepResult("", 1.0, terminated=True, success=True)
 
     rollout = RolloutSettings(samples=2, max_idle_iterations=3)
-    with pytest.raises(TrainingStopped, match="no learning signal for 3 iterations: every group's rewards are equal"):
+    with pytest.raises(
+        TrainingStopped, match="no learning signal for 3 iterations: every group's rewards are equal"
+    ):
         fit(tmp_path, team=WriterEditor(Generous()), rollout=rollout, max_iterations=9)
 
 
@@ -290,9 +357,17 @@ def test_the_estimator_decides_the_advantages(tmp_path: Path) -> None:
 
 
 def test_rollout_settings_reach_the_collector(tmp_path: Path) -> None:
-    rollout = RolloutSettings(samples=3, max_calls=1, env_workers=2, max_concurrent=5, retries=1, max_failed_share=0.5)
+    rollout = RolloutSettings(
+        samples=3, max_calls=1, env_workers=2, max_concurrent=5, retries=1, max_failed_share=0.5
+    )
     collector = fit(tmp_path, rollout=rollout, max_iterations=1).collector
-    found = [collector.max_calls, collector.env_workers, collector.max_concurrent, collector.retries, collector.max_failed_share]
+    found = [
+        collector.max_calls,
+        collector.env_workers,
+        collector.max_concurrent,
+        collector.retries,
+        collector.max_failed_share,
+    ]
     assert found == [1, 2, 5, 1, 0.5]
 
 
@@ -310,9 +385,15 @@ def test_test_and_validate_play_a_checkpoints_weights(tmp_path: Path) -> None:
     groups = make_groups(other.fabric)
     result = other.test(TEAM, groups, data, ckpt_path=tmp_path)
     assert len(result.trajectories) == 3 and "test/success" in result.metrics
-    assert all(torch.equal(weights, snapshot(trained.groups)[name]) for name, weights in snapshot(groups).items())
-    assert {turn.weights_version for t in result.trajectories for turn in t.turns} <= {g.weights_version for g in trained.groups.values()}
-    assert len(read_trajectories(other.folder.trajectories("test", 4))) == 3, "recorded under the checkpoint's iteration"
+    assert all(
+        torch.equal(weights, snapshot(trained.groups)[name]) for name, weights in snapshot(groups).items()
+    )
+    assert {turn.weights_version for t in result.trajectories for turn in t.turns} <= {
+        g.weights_version for g in trained.groups.values()
+    }
+    assert len(read_trajectories(other.folder.trajectories("test", 4))) == 3, (
+        "recorded under the checkpoint's iteration"
+    )
     assert other.validate(TEAM, groups, data).sampled == trained.state.evaluations[-1]["sampled"]
 
 
@@ -324,24 +405,39 @@ def test_evaluating_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"max_iterations": 0}, "max_iterations must be at least 1, got 0"), ({"devices": 2}, "devices=2: one process trains on one device")],
+    [
+        ({"max_iterations": 0}, "max_iterations must be at least 1, got 0"),
+        ({"devices": 2}, "devices=2: one process trains on one device"),
+    ],
 )
 def test_impossible_runs_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_trainer(tmp_path, **settings)
 
 
-def test_more_tasks_per_iteration_than_there_are_play_some_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_tasks_per_iteration_than_there_are_play_some_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         trainer = fit(tmp_path, data=make_data(tasks_per_iteration=8), max_iterations=1, record=("train",))
-    assert len(read_trajectories(trainer.folder.trajectories("train", 1))) == 32 and "some come twice" in caplog.text
+    assert (
+        len(read_trajectories(trainer.folder.trajectories("train", 1))) == 32
+        and "some come twice" in caplog.text
+    )
 
 
 def test_the_manifest_describes_the_run(tmp_path: Path) -> None:
     trainer = fit(tmp_path, {"sharing": "shared"}, seed=11)
     manifest = read_manifest(tmp_path / "checkpoints" / "iteration-000004")
-    assert (manifest.iteration, manifest.seed, manifest.agents) == (4, 11, {"writer": "shared", "editor": "shared"})
-    assert manifest.data == run_marks(trainer.data, trainer.agents) and len(set(manifest.templates.values())) == 1
+    assert (manifest.iteration, manifest.seed, manifest.agents) == (
+        4,
+        11,
+        {"writer": "shared", "editor": "shared"},
+    )
+    assert (
+        manifest.data == run_marks(trainer.data, trainer.agents)
+        and len(set(manifest.templates.values())) == 1
+    )
     assert manifest.data["train data"] == trainer.data.fingerprints["train"]
 
 
@@ -353,15 +449,24 @@ def test_the_manifest_describes_the_run(tmp_path: Path) -> None:
     ],
     ids=["round_robin", "alternate"],
 )
-def test_groups_learn_when_it_is_their_turn(tmp_path: Path, schedule: GroupSchedule, learners: list[str]) -> None:
+def test_groups_learn_when_it_is_their_turn(
+    tmp_path: Path, schedule: GroupSchedule, learners: list[str]
+) -> None:
     trainer = fit(tmp_path, schedule=schedule)
-    named = [{name.split("/")[2] for name in record if name.startswith("train/group/")} for record in train_records(trainer)]
+    named = [
+        {name.split("/")[2] for name in record if name.startswith("train/group/")}
+        for record in train_records(trainer)
+    ]
     assert named == [{name} for name in learners]
     # everybody plays and is explained all the same
-    assert all({"train/writer/calls", "train/editor/calls"} <= set(record) for record in train_records(trainer))
+    assert all(
+        {"train/writer/calls", "train/editor/calls"} <= set(record) for record in train_records(trainer)
+    )
 
 
-def test_a_learning_rate_schedule_counts_only_the_iterations_in_which_its_group_learns(tmp_path: Path) -> None:
+def test_a_learning_rate_schedule_counts_only_the_iterations_in_which_its_group_learns(
+    tmp_path: Path,
+) -> None:
     trainer = make_trainer(tmp_path)
     groups = make_groups(trainer.fabric, iterations=7, schedule=GroupSchedule("alternate", every=2))
     assert [group.settings.total_steps for group in groups.values()] == [4, 3]
@@ -369,7 +474,12 @@ def test_a_learning_rate_schedule_counts_only_the_iterations_in_which_its_group_
 
 def test_dynamic_sampling_trains_only_on_tasks_with_signal(tmp_path: Path) -> None:
     rollout = RolloutSettings(samples=2, max_draws=5)
-    trainer = fit(tmp_path, rollout=rollout, data=make_data(train=make_tasks(20), tasks_per_iteration=4), record=("train",))
+    trainer = fit(
+        tmp_path,
+        rollout=rollout,
+        data=make_data(train=make_tasks(20), tasks_per_iteration=4),
+        record=("train",),
+    )
     for iteration, record in enumerate(train_records(trainer), start=1):
         played = read_trajectories(trainer.folder.trajectories("train", iteration))
         scores: dict[str, set[tuple[float, ...]]] = {}
@@ -383,7 +493,13 @@ def test_dynamic_sampling_trains_only_on_tasks_with_signal(tmp_path: Path) -> No
 
 def test_alignment_decides_how_many_rows_an_agent_trains(tmp_path: Path) -> None:
     plain = train_records(fit(tmp_path / "plain", max_iterations=1))[0]
-    aligned = train_records(fit(tmp_path / "aligned", rollout=RolloutSettings(samples=4, align_turns={"editor": 1}), max_iterations=1))[0]
+    aligned = train_records(
+        fit(
+            tmp_path / "aligned",
+            rollout=RolloutSettings(samples=4, align_turns={"editor": 1}),
+            max_iterations=1,
+        )
+    )[0]
     assert plain["train/editor/calls"] == aligned["train/editor/calls"] > 1
     assert aligned["train/group/editor/rows"] < plain["train/group/editor/rows"]
     assert aligned["train/group/writer/rows"] == plain["train/group/writer/rows"]
@@ -392,4 +508,7 @@ def test_alignment_decides_how_many_rows_an_agent_trains(tmp_path: Path) -> None
 def test_the_credit_rule_decides_the_scores(tmp_path: Path) -> None:
     plain = train_records(fit(tmp_path / "plain", max_iterations=1))[0]
     half = train_records(fit(tmp_path / "half", max_iterations=1, credit=TeamReward(alpha=0.5)))[0]
-    assert half["train/writer/reward_mean"] == pytest.approx(plain["train/writer/reward_mean"] / 2) and half["train/reward"] > 0
+    assert (
+        half["train/writer/reward_mean"] == pytest.approx(plain["train/writer/reward_mean"] / 2)
+        and half["train/reward"] > 0
+    )

@@ -62,11 +62,20 @@ def rows(fabric: Fabric) -> Rows:
     out: Rows = {}
     for name, agent in group.agents.items():
         plain = [
-            Row(name, tuple(draw(1, 200) for _ in range(draw(1, 7))), tuple(draw(1, 200) for _ in range(draw(1, 6))), (), advantage)
+            Row(
+                name,
+                tuple(draw(1, 200) for _ in range(draw(1, 7))),
+                tuple(draw(1, 200) for _ in range(draw(1, 6))),
+                (),
+                advantage,
+            )
             for advantage in (1.0, -0.5, 2.0, 0.0, -1.5, 0.25, 0.0)
         ]
         plain = [replace(row, logprobs=(0.0,) * len(row.response_ids)) for row in plain]
         noise = [torch.randn(len(row.response_ids), generator=generator) * 0.2 for row in plain]
         logp = group.score(group.policy, plain, agent)
-        out[name] = [replace(row, logprobs=tuple((torch.tensor(line) + add).tolist())) for row, line, add in zip(plain, logp, noise)]
+        out[name] = [
+            replace(row, logprobs=tuple((torch.tensor(line) + add).tolist()))
+            for row, line, add in zip(plain, logp, noise)
+        ]
     return out

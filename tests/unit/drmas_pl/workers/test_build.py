@@ -31,12 +31,22 @@ def names(groups: dict[str, list[AgentBinding]]) -> dict[str, list[str]]:
         ("shared", [bind("a"), bind("b")], {"shared": ["a", "b"]}),
         ("per_agent", [bind("a"), bind("b")], {"a": ["a"], "b": ["b"]}),
         ("shared", [bind("a"), bind("b", "org/b"), bind("c")], {"shared-a": ["a", "c"], "shared-b": ["b"]}),
-        ("shared", [bind("a"), bind("b", trainable=False), bind("c")], {"shared": ["a", "c"], "frozen": ["b"]}),
-        ("shared", [bind("a", "embedded:x"), bind("b", "embedded:y")], {"shared-x": ["a"], "shared-y": ["b"]}),
+        (
+            "shared",
+            [bind("a"), bind("b", trainable=False), bind("c")],
+            {"shared": ["a", "c"], "frozen": ["b"]},
+        ),
+        (
+            "shared",
+            [bind("a", "embedded:x"), bind("b", "embedded:y")],
+            {"shared-x": ["a"], "shared-y": ["b"]},
+        ),
         ("per_agent", [bind("a"), bind("b", trainable=False)], {"a": ["a"], "b": ["b"]}),
     ],
 )
-def test_groups_follow_sharing_model_and_trainability(sharing: Any, bindings: list[AgentBinding], expected: dict[str, list[str]]) -> None:
+def test_groups_follow_sharing_model_and_trainability(
+    sharing: Any, bindings: list[AgentBinding], expected: dict[str, list[str]]
+) -> None:
     assert names(assign_groups(bindings, sharing)) == expected
 
 
@@ -47,9 +57,13 @@ def test_groups_follow_sharing_model_and_trainability(sharing: Any, bindings: li
         ("update", UpdateSettings(epochs=1), UpdateSettings(epochs=2), "set epochs to 1 and 2"),
     ],
 )
-def test_sharers_must_agree_and_the_error_names_both_agents_and_values(field: str, first: Any, second: Any, message: str) -> None:
+def test_sharers_must_agree_and_the_error_names_both_agents_and_values(
+    field: str, first: Any, second: Any, message: str
+) -> None:
     bindings = [bind("a", **{field: first}), bind("b", **{field: second})]
-    with pytest.raises(ConfigError, match=f"agents 'a' and 'b' share one set of weights but {message}; .*sharing=per_agent"):
+    with pytest.raises(
+        ConfigError, match=f"agents 'a' and 'b' share one set of weights but {message}; .*sharing=per_agent"
+    ):
         assign_groups(bindings, "shared")
     assert len(assign_groups(bindings, "per_agent")) == 2
 

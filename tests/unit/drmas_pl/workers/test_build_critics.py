@@ -27,9 +27,19 @@ def bindings(**changes: dict[str, Any]) -> list[AgentBinding]:
     return made
 
 
-def build(fabric: Fabric, sharing: Any = "shared", settings: CriticSettings | None = None, **more: Any) -> dict[str, CriticGroup]:
+def build(
+    fabric: Fabric, sharing: Any = "shared", settings: CriticSettings | None = None, **more: Any
+) -> dict[str, CriticGroup]:
     iterations, model = more.pop("iterations", 1), more.pop("model", None)
-    return build_critics(bindings(**more), sharing=sharing, fabric=fabric, load=load, settings=settings, model=model, iterations=iterations)
+    return build_critics(
+        bindings(**more),
+        sharing=sharing,
+        fabric=fabric,
+        load=load,
+        settings=settings,
+        model=model,
+        iterations=iterations,
+    )
 
 
 def members(critics: dict[str, CriticGroup]) -> dict[str, list[str]]:
@@ -64,7 +74,9 @@ def test_settings_are_every_critics_and_steps_are_counted(fabric: Fabric) -> Non
 
 def test_a_critic_must_read_what_its_agents_write(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.load", lambda name: tiny_policy(("<more>",) if name == "tiny-2" else ()))
-    with pytest.raises(ConfigError, match=r"critic\.model=tiny-2 reads other tokens than agent 'writer' writes with tiny-1"):
+    with pytest.raises(
+        ConfigError, match=r"critic\.model=tiny-2 reads other tokens than agent 'writer' writes with tiny-1"
+    ):
         build(fabric, model="tiny-2")
 
 
@@ -74,5 +86,7 @@ def test_there_is_no_third_way_to_share(fabric: Fabric) -> None:
 
 
 def test_agents_are_bound_first(fabric: Fabric) -> None:
-    with pytest.raises(ConfigError, match="agent 'writer' has no tokenizer yet; build the worker groups before the critics"):
+    with pytest.raises(
+        ConfigError, match="agent 'writer' has no tokenizer yet; build the worker groups before the critics"
+    ):
         build_critics([AgentBinding(Speaker("writer"), "tiny-1")], sharing="shared", fabric=fabric, load=load)

@@ -26,10 +26,19 @@ Build = Callable[..., CriticGroup]
 def build(fabric: Fabric) -> Build:
     """Builds a critic of writer and editor on a tiny model."""
 
-    def make(name: str = "shared", layers: int = 2, agents: Sequence[str] = ("writer", "editor"), **settings: Any) -> CriticGroup:
+    def make(
+        name: str = "shared", layers: int = 2, agents: Sequence[str] = ("writer", "editor"), **settings: Any
+    ) -> CriticGroup:
         policy, tokenizer = tiny_policy(seed=1, context_length=128, layers=layers)
         chosen = CriticSettings(**{"optimizer": OptimizerSettings(lr=1e-2), **settings})
-        return CriticGroup(name, model=ValueModel(policy), agents=agents, pad_id=tokenizer.pad_token_id, fabric=fabric, settings=chosen)
+        return CriticGroup(
+            name,
+            model=ValueModel(policy),
+            agents=agents,
+            pad_id=tokenizer.pad_token_id,
+            fabric=fabric,
+            settings=chosen,
+        )
 
     return make
 
@@ -55,12 +64,16 @@ def weights(critic: CriticGroup) -> Tensor:
     return torch.cat([p.detach().clone().flatten() for p in critic.model.parameters()])
 
 
-def steps(critic: CriticGroup, lines: Sequence[ValueRow], monkeypatch: pytest.MonkeyPatch) -> tuple[list[Tensor], CriticReport]:
+def steps(
+    critic: CriticGroup, lines: Sequence[ValueRow], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Tensor], CriticReport]:
     """Update and return the gradient of every optimizer step, before clipping."""
     seen: list[Tensor] = []
 
     def spy(fabric: Fabric, *args: Any, **more: Any) -> None:
-        seen.append(torch.cat([p.grad.clone().flatten() for p in critic.model.parameters() if p.grad is not None]))
+        seen.append(
+            torch.cat([p.grad.clone().flatten() for p in critic.model.parameters() if p.grad is not None])
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(Fabric, "clip_gradients", spy)
@@ -68,7 +81,9 @@ def steps(critic: CriticGroup, lines: Sequence[ValueRow], monkeypatch: pytest.Mo
     return seen, report
 
 
-def test_values_come_in_the_order_of_the_rows_whatever_is_computed_together(build: Build, lines: list[ValueRow]) -> None:
+def test_values_come_in_the_order_of_the_rows_whatever_is_computed_together(
+    build: Build, lines: list[ValueRow]
+) -> None:
     rows = [line.row for line in lines]
     first, small = build(), build(micro_batch_tokens=1)
     for critic in (first, small):
@@ -98,14 +113,18 @@ def test_the_gradient_is_the_mean_over_tokens_however_it_is_split(
             total, cut = total + 0.5 * torch.maximum(error, bound), cut + int(bound > error)
     expected = torch.autograd.grad(total / tokens, list(critic.model.parameters()))
     (found,), report = steps(critic, lines, monkeypatch)
-    torch.testing.assert_close(found, torch.cat([gradient.flatten() for gradient in expected]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        found, torch.cat([gradient.flatten() for gradient in expected]), atol=1e-5, rtol=1e-4
+    )
     assert report.metrics["value_loss"] == pytest.approx(total.item() / tokens, rel=1e-5)
     assert report.metrics["grad_norm"] == pytest.approx(float(found.norm()), rel=1e-5)
     assert report.metrics["clipped"] == pytest.approx(cut / tokens) and (cut > 0) == (clip is not None)
 
 
 @pytest.mark.parametrize(("updates", "epochs", "count"), [(1, 1, 1), (3, 2, 6), (50, 1, 9)])
-def test_minibatches_and_epochs_give_that_many_steps(build: Build, lines: list[ValueRow], updates: int, epochs: int, count: int) -> None:
+def test_minibatches_and_epochs_give_that_many_steps(
+    build: Build, lines: list[ValueRow], updates: int, epochs: int, count: int
+) -> None:
     critic = build(updates_per_iteration=updates, epochs=epochs)
     report = critic.update(lines, seed=1)
     assert report.steps == critic.steps == count and report.skipped == 0
@@ -131,7 +150,9 @@ def test_gradients_are_clipped_and_the_rate_follows_its_schedule(build: Build, l
     assert (weights(critic) - before).norm() < 0.5 * (weights(free) - before).norm()
 
 
-def test_explained_variance_is_that_of_the_values_before_the_update(build: Build, lines: list[ValueRow]) -> None:
+def test_explained_variance_is_that_of_the_values_before_the_update(
+    build: Build, lines: list[ValueRow]
+) -> None:
     perfect = [replace(line, values=line.returns) for line in lines]
     assert build().update(perfect, seed=1).metrics["explained_variance"] == 1
     equal = [replace(line, returns=(0.5,) * len(line.returns)) for line in lines]
@@ -146,22 +167,35 @@ def test_critics_compute_in_the_runs_precision_and_learn_in_it(lines: list[Value
         chosen = CriticSettings(optimizer=OptimizerSettings(lr=1e-2))
         fabric = Fabric(accelerator="cpu", devices=1, precision=each)
         critic = CriticGroup(
-            "solo", model=ValueModel(policy), agents=["writer"], pad_id=tokenizer.pad_token_id, fabric=fabric, settings=chosen
+            "solo",
+            model=ValueModel(policy),
+            agents=["writer"],
+            pad_id=tokenizer.pad_token_id,
+            fabric=fabric,
+            settings=chosen,
         )
         report = critic.update(lines, seed=1)
         values = [value for row in critic.values([line.row for line in lines]) for value in row]
         found.append((torch.tensor(values), report.metrics))
     (exact, one), (rounded, other) = found
     torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0.05)
-    assert other["value_loss"] == pytest.approx(one["value_loss"], rel=0.01) and other["grad_norm"] == pytest.approx(
-        one["grad_norm"], rel=0.1
-    )
+    assert other["value_loss"] == pytest.approx(one["value_loss"], rel=0.01) and other[
+        "grad_norm"
+    ] == pytest.approx(one["grad_norm"], rel=0.1)
     assert exact.any()
 
 
-@pytest.mark.parametrize("setting", [{"offload": "all"}, {"offload": "optimizer"}, {"activation_checkpointing": True}], ids=str)
-def test_saving_memory_changes_nothing(build: Build, lines: list[ValueRow], tmp_path: Path, setting: dict[str, Any]) -> None:
-    plain, thrifty, twin = build(updates_per_iteration=2), build(updates_per_iteration=2, **setting), build(**setting)
+@pytest.mark.parametrize(
+    "setting", [{"offload": "all"}, {"offload": "optimizer"}, {"activation_checkpointing": True}], ids=str
+)
+def test_saving_memory_changes_nothing(
+    build: Build, lines: list[ValueRow], tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    plain, thrifty, twin = (
+        build(updates_per_iteration=2),
+        build(updates_per_iteration=2, **setting),
+        build(**setting),
+    )
     away = setting.get("offload") == "all"
     assert (next(thrifty.model.parameters()).numel() == 0) == away
     assert thrifty.values([line.row for line in lines]) == plain.values([line.row for line in lines])
@@ -191,39 +225,54 @@ def test_the_value_loss_falls_and_the_explained_variance_rises(build: Build, lin
         return tuple(float(token % 2 == 0) for token in said)
 
     critic = build(optimizer=OptimizerSettings(lr=3e-3))
-    rows = [replace(line.row, response_ids=line.row.response_ids * 3, logprobs=line.row.logprobs * 3) for line in lines]
+    rows = [
+        replace(line.row, response_ids=line.row.response_ids * 3, logprobs=line.row.logprobs * 3)
+        for line in lines
+    ]
     history = []
     for seed in range(60):
-        taught = [ValueRow(row, values, target(row)) for row, values in zip(rows, critic.values(rows), strict=True)]
+        taught = [
+            ValueRow(row, values, target(row)) for row, values in zip(rows, critic.values(rows), strict=True)
+        ]
         history.append(critic.update(taught, seed=seed).metrics)
     assert history[0]["explained_variance"] == 0 and history[-1]["explained_variance"] > 0.8
     assert history[-1]["value_loss"] < 0.2 * history[0]["value_loss"]
 
 
-def test_what_is_not_finite_is_skipped_dumped_and_ends_the_run(build: Build, lines: list[ValueRow], tmp_path: Path) -> None:
+def test_what_is_not_finite_is_skipped_dumped_and_ends_the_run(
+    build: Build, lines: list[ValueRow], tmp_path: Path
+) -> None:
     bad = [replace(lines[0], returns=(float("inf"),) * len(lines[0].returns))]
     critic = build(max_skips=2, dump_folder=str(tmp_path))
     before = weights(critic)
     report = critic.update(bad, seed=1)
     assert (report.steps, report.skipped, report.metrics, critic.steps) == (0, 1, {}, 0)
     assert torch.equal(weights(critic), before) and not critic.module.training
-    assert torch.load(tmp_path / "critic-shared-step0-skip1.pt", weights_only=True)[0]["row"]["agent"] == "writer"
+    assert (
+        torch.load(tmp_path / "critic-shared-step0-skip1.pt", weights_only=True)[0]["row"]["agent"]
+        == "writer"
+    )
     critic.update(lines, seed=1)
     assert critic.skipped_in_a_row == 0
     critic.update(bad, seed=1)
     with pytest.raises(
-        TrainingStopped, match=r"critic 'shared' skipped 2 minibatches in a row: .* not finite; the last one is in .*skip2.pt"
+        TrainingStopped,
+        match=r"critic 'shared' skipped 2 minibatches in a row: .* not finite; the last one is in .*skip2.pt",
     ):
         critic.update(bad, seed=1)
 
 
-def test_a_loaded_critic_goes_on_like_the_saved_one(build: Build, lines: list[ValueRow], tmp_path: Path) -> None:
+def test_a_loaded_critic_goes_on_like_the_saved_one(
+    build: Build, lines: list[ValueRow], tmp_path: Path
+) -> None:
     critic, twin = build(updates_per_iteration=2), build(updates_per_iteration=2)
     critic.update(lines, seed=1)
     critic.save(tmp_path)
     twin.load(tmp_path)
     assert torch.equal(weights(twin), weights(critic)) and twin.steps == critic.steps == 2
-    assert set(torch.load(tmp_path / "optimizer.pt", weights_only=True)) == {name for name, _ in critic.model.named_parameters()}
+    assert set(torch.load(tmp_path / "optimizer.pt", weights_only=True)) == {
+        name for name, _ in critic.model.named_parameters()
+    }
     for each in (critic, twin):
         each.update(lines, seed=2)
     assert torch.equal(weights(twin), weights(critic))
@@ -248,9 +297,14 @@ def test_damaged_files_are_checkpoint_errors(
 
 @pytest.mark.parametrize(
     ("other", "message"),
-    [({"layers": 1}, "unexpected"), ({"agents": ("writer",)}, r"it judges \['editor', 'writer'\], this one \['writer'\]")],
+    [
+        ({"layers": 1}, "unexpected"),
+        ({"agents": ("writer",)}, r"it judges \['editor', 'writer'\], this one \['writer'\]"),
+    ],
 )
-def test_the_checkpoint_of_another_critic_is_refused(build: Build, tmp_path: Path, other: dict[str, Any], message: str) -> None:
+def test_the_checkpoint_of_another_critic_is_refused(
+    build: Build, tmp_path: Path, other: dict[str, Any], message: str
+) -> None:
     build().save(tmp_path)
     with pytest.raises(CheckpointError, match=message):
         build(**other).load(tmp_path)

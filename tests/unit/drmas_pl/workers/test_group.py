@@ -117,10 +117,16 @@ def test_hooks_hang_on_every_transition() -> None:
     with group.rollout():
         pass
     group.close()
-    assert seen == [(State.ASLEEP, State.ROLLOUT), (State.ROLLOUT, State.ASLEEP), (State.ASLEEP, State.CLOSED)]
+    assert seen == [
+        (State.ASLEEP, State.ROLLOUT),
+        (State.ROLLOUT, State.ASLEEP),
+        (State.ASLEEP, State.CLOSED),
+    ]
 
 
-def test_an_engine_is_detached_with_the_newest_weights_before_it_generates_ahead(shared: Build, rows: Rows) -> None:
+def test_an_engine_is_detached_with_the_newest_weights_before_it_generates_ahead(
+    shared: Build, rows: Rows
+) -> None:
     journal = Journal()
     journal.own_weights = True
     group = shared(engine=lambda group, policy, tokenizer: journal)
@@ -135,7 +141,10 @@ def test_an_engine_is_detached_with_the_newest_weights_before_it_generates_ahead
 
 
 def test_only_engines_that_share_nothing_with_training_generate_ahead(shared: Build) -> None:
-    with pytest.raises(LifecycleError, match="the engine of worker group 'shared' has no weights of its own"), shared().ahead():
+    with (
+        pytest.raises(LifecycleError, match="the engine of worker group 'shared' has no weights of its own"),
+        shared().ahead(),
+    ):
         pass
 
 
@@ -179,22 +188,33 @@ def test_the_engine_samples_with_the_trained_weights(shared: Build, rows: Rows) 
     assert before[0].logprobs != after[0].logprobs
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("bf16-mixed", 0.015), ("bf16-true", 0.015)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("32-true", 1e-5), ("bf16-mixed", 0.015), ("bf16-true", 0.015)]
+)
 def test_engine_and_reference_compute_in_the_trainers_precision(precision: Any, tolerance: float) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     group = make_groups(fabric, sharing="shared", agent={"objective": {"kl_coef": 0.1}})["shared"]
-    requests = [GenerationRequest((seed, 6), SamplingParams(max_new_tokens=8), seed=seed) for seed in range(20)]
+    requests = [
+        GenerationRequest((seed, 6), SamplingParams(max_new_tokens=8), seed=seed) for seed in range(20)
+    ]
     with group.rollout() as engine:
         done = engine.generate(requests)
-    rows = [Row("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, 1.0) for asked, answer in zip(requests, done)]
+    rows = [
+        Row("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, 1.0)
+        for asked, answer in zip(requests, done)
+    ]
     assert group.reference is not None
-    trainer, reference = (group.score(policy, rows, group.agents["writer"]) for policy in (group.module, group.reference))
+    trainer, reference = (
+        group.score(policy, rows, group.agents["writer"]) for policy in (group.module, group.reference)
+    )
     differences = [abs(a - b) for row, logp in zip(rows, trainer) for a, b in zip(row.logprobs, logp)]
     assert trainer == reference and sum(differences) / len(differences) < tolerance
 
 
 def test_a_correction_needs_recomputed_log_probs(shared: Build) -> None:
-    with pytest.raises(ConfigError, match=r"agent 'writer': objective.correction='token' .* set update.old_logp=recompute"):
+    with pytest.raises(
+        ConfigError, match=r"agent 'writer': objective.correction='token' .* set update.old_logp=recompute"
+    ):
         shared(each={"writer": {"objective": {"correction": "token"}}})
 
 
@@ -207,15 +227,23 @@ def test_training_on_a_truncated_distribution_is_warned_about(
     assert not caplog.messages
     make_groups(fabric, each={"editor": {"sampling": sampling}})
     (message,) = caplog.messages
-    assert message.startswith("agent 'editor' samples with SamplingParams(") and "train with temperature above 0, top_p=1" in message
+    assert (
+        message.startswith("agent 'editor' samples with SamplingParams(")
+        and "train with temperature above 0, top_p=1" in message
+    )
 
 
 def test_a_kl_penalty_in_the_reward_grows_with_the_distance_from_the_reference(shared: Build) -> None:
     group = shared(each={"writer": {"objective": {"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": "k1"}}})
     writer, editor = group.agents["writer"], group.agents["editor"]
     turn = make_turn("writer", (7, 8))
-    logp = group.score(group.policy, [Row("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)], writer)[0]
-    same, far = make_turn("writer", (7, 8), logprobs=logp), make_turn("writer", (7, 8), logprobs=(logp[0] + 1.0, logp[1] + 0.5))
+    logp = group.score(
+        group.policy, [Row("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)], writer
+    )[0]
+    same, far = (
+        make_turn("writer", (7, 8), logprobs=logp),
+        make_turn("writer", (7, 8), logprobs=(logp[0] + 1.0, logp[1] + 0.5)),
+    )
     assert group.reward_penalties(writer, [same, far]) == pytest.approx([0.0, 0.5 * 1.5], abs=1e-5)
     assert group.reward_penalties(editor, [far]) == [0.0] and group.reward_penalties(writer, []) == []
 
@@ -229,7 +257,9 @@ def saved(shared: Build, rows: Rows, tmp_path: Path) -> tuple[WorkerGroup, Path]
     return group, tmp_path
 
 
-def test_a_loaded_group_goes_on_like_the_saved_one(saved: tuple[WorkerGroup, Path], shared: Build, rows: Rows) -> None:
+def test_a_loaded_group_goes_on_like_the_saved_one(
+    saved: tuple[WorkerGroup, Path], shared: Build, rows: Rows
+) -> None:
     group, folder = saved
     twin = shared(update=UpdateSettings(updates_per_iteration=2))
     twin.load(folder)
@@ -264,7 +294,9 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["group.json", "model.safetensors", "optimizer.pt"])
-@pytest.mark.parametrize("damage", [Path.unlink, cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)]
+)
 def test_damaged_files_are_checkpoint_errors(
     saved: tuple[WorkerGroup, Path], shared: Build, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -275,7 +307,10 @@ def test_damaged_files_are_checkpoint_errors(
 
 
 def test_weights_and_optimizer_state_of_another_model_are_refused(
-    saved: tuple[WorkerGroup, Path], fabric: Fabric, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    saved: tuple[WorkerGroup, Path],
+    fabric: Fabric,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.helpers.toy.load", lambda name: tiny_policy(layers=1))
     other = make_groups(fabric, sharing="shared")["shared"]

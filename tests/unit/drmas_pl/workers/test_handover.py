@@ -57,7 +57,9 @@ def learn(groups: dict[str, WorkerGroup], *, idle: bool = True) -> None:
         update_groups(list(groups.values()), {}, SEEDS, learnt=handover.begin)
 
 
-def test_one_groups_weights_travel_while_the_next_learns(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_groups_weights_travel_while_the_next_learns(
+    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
     learns, arrived = threading.Event(), threading.Event()
     writer, editor = groups["writer"], groups["editor"]
     sync, update = writer.engine.sync, WorkerGroup.update
@@ -86,7 +88,9 @@ def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(groups: di
             with group.rollout() as engine:
                 assert engine.weights_version == group.weights_version
     for group in groups.values():
-        assert len(group.engine.threads) == 3 and all(name.startswith("handover") for name in group.engine.threads)  # type: ignore[attr-defined]
+        assert len(group.engine.threads) == 3 and all(
+            name.startswith("handover") for name in group.engine.threads
+        )  # type: ignore[attr-defined]
         assert group.sync_seconds > 0
 
 
@@ -97,7 +101,9 @@ def test_a_group_that_has_not_changed_is_left_alone(groups: dict[str, WorkerGrou
 
 
 @pytest.mark.parametrize("reason", ["busy", "no weights of its own", "offload"])
-def test_otherwise_new_weights_wait_for_the_next_rollout(groups: dict[str, WorkerGroup], fabric: Fabric, reason: str) -> None:
+def test_otherwise_new_weights_wait_for_the_next_rollout(
+    groups: dict[str, WorkerGroup], fabric: Fabric, reason: str
+) -> None:
     if reason == "offload":
         groups = make_groups(fabric, engine=served, update=UpdateSettings(offload="optimizer"))
     for group in groups.values():
@@ -109,7 +115,9 @@ def test_otherwise_new_weights_wait_for_the_next_rollout(groups: dict[str, Worke
         assert engine.threads == [threading.current_thread().name]
 
 
-def test_a_failure_ends_the_update_after_all_groups_have_learnt(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_ends_the_update_after_all_groups_have_learnt(
+    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(version: int) -> None:
         raise EngineError("on purpose")
 
@@ -119,7 +127,9 @@ def test_a_failure_ends_the_update_after_all_groups_have_learnt(groups: dict[str
     assert groups["editor"].weights_version == 1 and groups["writer"].state is State.ASLEEP
 
 
-def test_an_error_while_groups_learn_is_not_hidden(groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_groups_learn_is_not_hidden(
+    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(version: int) -> None:
         raise EngineError("less important")
 

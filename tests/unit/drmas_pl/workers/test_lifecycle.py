@@ -47,7 +47,9 @@ def test_forbidden_transitions_name_group_and_both_states(before: State, after: 
 def test_hooks_are_called_in_order_with_both_states_before_the_change() -> None:
     calls: list[tuple[str, State, State, State]] = []
     lifecycle = Lifecycle("solver")
-    lifecycle.hooks += [lambda *pair, name=name: calls.append((name, *pair, lifecycle.state)) for name in ("first", "second")]
+    lifecycle.hooks += [
+        lambda *pair, name=name: calls.append((name, *pair, lifecycle.state)) for name in ("first", "second")
+    ]
     with lifecycle.phase(State.ROLLOUT):
         pass
     there, back = (State.ASLEEP, State.ROLLOUT, State.ASLEEP), (State.ROLLOUT, State.ASLEEP, State.ROLLOUT)
@@ -93,7 +95,10 @@ def test_a_phase_does_not_end_before_the_one_inside_it() -> None:
     lifecycle = Lifecycle("solver")
     outer = lifecycle.phase(State.AHEAD)
     outer.__enter__()
-    with pytest.raises(LifecycleError, match="is training but must be ahead"), lifecycle.phase(State.TRAINING):
+    with (
+        pytest.raises(LifecycleError, match="is training but must be ahead"),
+        lifecycle.phase(State.TRAINING),
+    ):
         outer.__exit__(None, None, None)
 
 

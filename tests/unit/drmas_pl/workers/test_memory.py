@@ -16,7 +16,9 @@ from tests.helpers.toy import make_groups
 
 
 def group(name: str, offload: Any = "none") -> GroupMemory:
-    return GroupMemory(name, weights=100, gradients=80, optimizer=160, cache=30, activations=20, offload=offload)
+    return GroupMemory(
+        name, weights=100, gradients=80, optimizer=160, cache=30, activations=20, offload=offload
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,11 @@ def group(name: str, offload: Any = "none") -> GroupMemory:
     [("none", 260, 290, 360), ("optimizer", 100, 130, 360), ("all", 0, 130, 360)],
 )
 def test_what_a_group_holds(offload: str, asleep: int, rollout: int, training: int) -> None:
-    assert [group("a", offload).held(state) for state in (State.ASLEEP, State.ROLLOUT, State.TRAINING)] == [asleep, rollout, training]
+    assert [group("a", offload).held(state) for state in (State.ASLEEP, State.ROLLOUT, State.TRAINING)] == [
+        asleep,
+        rollout,
+        training,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +67,10 @@ def test_caches_stay_while_groups_learn_if_they_are_played_ahead() -> None:
 def test_a_copy_of_the_weights_counts_where_it_is(fabric: Fabric) -> None:
     counted = {}
     for device in (None, "meta"):
-        built = make_groups(fabric, engine=lambda name, *parts, device=device: TransformersEngine(*parts, copy=True, device=device))[
-            "writer"
-        ]
+        built = make_groups(
+            fabric,
+            engine=lambda name, *parts, device=device: TransformersEngine(*parts, copy=True, device=device),
+        )["writer"]
         counted[device] = group_memory(built)
     plain = group_memory(make_groups(fabric)["writer"])
     assert (counted[None].weights, counted[None].cache) == (2 * plain.weights, plain.cache)
@@ -77,20 +84,29 @@ def test_the_optimizer_estimate_is_what_adamw_holds(fabric: Fabric) -> None:
     assert built.optimizer is not None
     built.optimizer.step()
     state = built.optimizer.state_dict()["state"].values()
-    assert sum(value.nbytes for entry in state for value in entry.values() if value.dim()) == group_memory(built).optimizer
+    assert (
+        sum(value.nbytes for entry in state for value in entry.values() if value.dim())
+        == group_memory(built).optimizer
+    )
 
 
 def test_frozen_and_recomputing_groups_need_less(fabric: Fabric) -> None:
     frozen = group_memory(make_groups(fabric, binding={"writer": {"trainable": False}})["writer"])
     assert (frozen.gradients, frozen.optimizer, frozen.activations) == (0, 0, 0) and frozen.weights > 0
     plain, less = (
-        group_memory(make_groups(fabric, update=UpdateSettings(activation_checkpointing=on))["writer"]).activations for on in (False, True)
+        group_memory(
+            make_groups(fabric, update=UpdateSettings(activation_checkpointing=on))["writer"]
+        ).activations
+        for on in (False, True)
     )
     assert 0 < less < plain
 
 
 def test_a_group_that_is_away_is_counted_all_the_same(fabric: Fabric) -> None:
-    here, away = (group_memory(make_groups(fabric, update=UpdateSettings(offload=what))["writer"]) for what in ("none", "all"))  # type: ignore[arg-type]
+    here, away = (
+        group_memory(make_groups(fabric, update=UpdateSettings(offload=what))["writer"])
+        for what in ("none", "all")
+    )  # type: ignore[arg-type]
     assert (away.weights, away.offload, here.offload) == (here.weights, "all", "none")
 
 
@@ -99,4 +115,6 @@ def test_adapters_carry_equal_shares_of_their_base(fabric: Fabric) -> None:
     plain = group_memory(make_groups(fabric)["writer"])
     memories = [group_memory(built) for built in make_groups(fabric, sharing="lora").values()]
     own = [memory.gradients for memory in memories]
-    assert sum(memory.weights for memory in memories) == plain.weights + sum(own) and max(own) < plain.gradients
+    assert (
+        sum(memory.weights for memory in memories) == plain.weights + sum(own) and max(own) < plain.gradients
+    )

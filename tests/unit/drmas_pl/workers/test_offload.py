@@ -34,7 +34,10 @@ def optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
-    return {"weights": sum(p.numel() for p in (*model.parameters(), *model.buffers())), "optimizer": sum(map(Tensor.numel, state))}
+    return {
+        "weights": sum(p.numel() for p in (*model.parameters(), *model.buffers())),
+        "optimizer": sum(map(Tensor.numel, state)),
+    }
 
 
 WHOLE = {"weights": 20, "optimizer": 30}
@@ -49,9 +52,15 @@ WHOLE = {"weights": 20, "optimizer": 30}
     ],
 )
 def test_each_state_holds_what_it_needs(
-    model: nn.Module, optimizer: torch.optim.Optimizer, what: Any, asleep: dict[str, int], rollout: dict[str, int]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    what: Any,
+    asleep: dict[str, int],
+    rollout: dict[str, int],
 ) -> None:
-    before = [p.detach().clone() for p in (*model.parameters(), *(s["exp_avg"] for s in optimizer.state.values()))]
+    before = [
+        p.detach().clone() for p in (*model.parameters(), *(s["exp_avg"] for s in optimizer.state.values()))
+    ]
     lifecycle = Lifecycle("solver")
     offload = GroupOffload("solver", what=what, models=[model], optimizer=optimizer, device=CPU)
     lifecycle.hooks.append(offload)
@@ -78,7 +87,9 @@ def test_a_store_returns_the_bytes_and_uses_its_memory_again(model: nn.Module) -
     store.release()
     store.bring()
     assert model.weight.unique().tolist() == [7.0]
-    assert {id(tensor) for tensor in host.values()} == {id(tensor) for tensor in store._host.values()} or not host
+    assert {id(tensor) for tensor in host.values()} == {
+        id(tensor) for tensor in store._host.values()
+    } or not host
 
 
 class Leaky:
@@ -93,13 +104,18 @@ class Leaky:
 
 def test_memory_that_does_not_become_free_is_an_error_with_numbers(model: nn.Module) -> None:
     def offload(*readings: int) -> GroupOffload:
-        return GroupOffload("solver", what="all", models=[model], optimizer=None, device=CPU, meter=Leaky(*readings))
+        return GroupOffload(
+            "solver", what="all", models=[model], optimizer=None, device=CPU, meter=Leaky(*readings)
+        )
 
     good = offload(100, 20, 50, 50)
     good.hold({"optimizer"})
     assert not list(p for p in model.parameters() if p.numel())
     good.hold({"weights"})
-    with pytest.raises(LifecycleError, match=r"'solver' released 0.0 MiB of weights, but only 0.0 MiB became free; something else holds"):
+    with pytest.raises(
+        LifecycleError,
+        match=r"'solver' released 0.0 MiB of weights, but only 0.0 MiB became free; something else holds",
+    ):
         offload(100, 60).hold({"optimizer"})
 
 

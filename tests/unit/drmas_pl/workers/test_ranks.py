@@ -26,7 +26,9 @@ def group(fabric: Fabric) -> WorkerGroup:
 
 
 @pytest.mark.parametrize("by_token", [False, True])
-def test_a_stand_in_has_a_backward_but_no_gradient_and_counts_nothing(group: WorkerGroup, by_token: bool) -> None:
+def test_a_stand_in_has_a_backward_but_no_gradient_and_counts_nothing(
+    group: WorkerGroup, by_token: bool
+) -> None:
     tokens = (0.5, -0.5) if by_token else None
     row = Row("writer", (5, 6), (7, 8), (-1.0, -2.0), 1.0, ref_logp=(-1.0, -1.5), token_advantage=tokens)
     batch = collate([row], pad_id=0, denominator=2.0)

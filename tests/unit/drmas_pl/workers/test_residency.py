@@ -55,8 +55,15 @@ def test_engines_ahead_generate_while_groups_learn(fabric: Fabric) -> None:
 
 
 def test_an_engine_on_the_trained_weights_cannot_be_ahead_and_leaves_everybody_asleep(fabric: Fabric) -> None:
-    groups = make_groups(fabric, engine=lambda name, *parts: TransformersEngine(*parts, copy=name == "writer"))
-    with pytest.raises(LifecycleError, match="'editor' has no weights of its own, so it cannot generate ahead"), engines_ahead(groups):
+    groups = make_groups(
+        fabric, engine=lambda name, *parts: TransformersEngine(*parts, copy=name == "writer")
+    )
+    with (
+        pytest.raises(
+            LifecycleError, match="'editor' has no weights of its own, so it cannot generate ahead"
+        ),
+        engines_ahead(groups),
+    ):
         pass
     assert {group.state for group in groups.values()} == {State.ASLEEP}
 

@@ -33,7 +33,10 @@ def test_without_trainable_groups_nobody_learns() -> None:
     ("settings", "message"),
     [
         ({"order": "random"}, r"order must be one of \['joint', 'alternate', 'round_robin'\], got 'random'"),
-        ({"order": "alternate", "every": 0}, "every must be at least 1, and 1 unless order=alternate, got every=0"),
+        (
+            {"order": "alternate", "every": 0},
+            "every must be at least 1, and 1 unless order=alternate, got every=0",
+        ),
         (
             {"order": "round_robin", "every": 2},
             "every must be at least 1, and 1 unless order=alternate, got every=2 with order=round_robin",

@@ -46,20 +46,26 @@ def train(group: WorkerGroup, rows: Rows, seed: int = 1) -> UpdateReport:
         return group.update(rows, seed=seed)
 
 
-def test_gradient_is_the_oracles_over_the_tokens_of_all_agents(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_gradient_is_the_oracles_over_the_tokens_of_all_agents(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     gradient, _ = capture(shared(), rows)
     close(gradient, oracle(shared(), every(rows)) / tokens(every(rows)))
 
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
 @pytest.mark.parametrize("budget", [1, 20, 60])
-def test_gradient_does_not_depend_on_the_token_budget(shared: Build, capture: Capture, rows: Rows, budget: int, aggregation: str) -> None:
+def test_gradient_does_not_depend_on_the_token_budget(
+    shared: Build, capture: Capture, rows: Rows, budget: int, aggregation: str
+) -> None:
     agent = {"objective": {"aggregation": aggregation}}
     whole, _ = capture(shared(agent=agent), rows)
     close(capture(shared(agent=agent, update=UpdateSettings(micro_batch_tokens=budget)), rows)[0], whole)
 
 
-def test_gradient_depends_neither_on_the_order_of_rows_nor_of_agents(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_gradient_depends_neither_on_the_order_of_rows_nor_of_agents(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     first, _ = capture(shared(), rows)
     turned = {name: own[::-1] for name, own in reversed(rows.items())}
     close(capture(shared(names=("editor", "writer")), turned)[0], first)
@@ -74,27 +80,40 @@ def test_minibatches_do_not_depend_on_the_order_of_agents(shared: Build, rows: R
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("objective", [{}, {"entropy_coef": 0.1}, {"kl_coef": 0.1}, {"ratio": "sequence"}, {"surrogate": "cispo"}])
-def test_merged_rows_have_the_gradient_of_the_rows_they_stand_for(shared: Build, capture: Capture, rows: Rows, objective: Any) -> None:
+@pytest.mark.parametrize(
+    "objective", [{}, {"entropy_coef": 0.1}, {"kl_coef": 0.1}, {"ratio": "sequence"}, {"surrogate": "cispo"}]
+)
+def test_merged_rows_have_the_gradient_of_the_rows_they_stand_for(
+    shared: Build, capture: Capture, rows: Rows, objective: Any
+) -> None:
     agent = {"objective": objective}
     copies = {name: [row for row in own for _ in range(3)] for name, own in rows.items()}
-    merged = {name: [replace(row, advantage=3 * row.advantage, weight=3.0) for row in own] for name, own in rows.items()}
+    merged = {
+        name: [replace(row, advantage=3 * row.advantage, weight=3.0) for row in own]
+        for name, own in rows.items()
+    }
     close(capture(shared(agent=agent), merged)[0], capture(shared(agent=agent), copies)[0])
 
 
 def test_turns_merged_for_training_have_the_gradient_of_all_of_them(shared: Build, capture: Capture) -> None:
     turns = [make_turn("writer", (7, 8))] * 4 + [make_turn("writer", (7, 9)), make_turn("editor", (5,))]
     advantages = [1.0, 0.5, -2.0, 0.0, 1.5, -1.0]
-    table = build_table([Trajectory(Task("t", "?"), 0, tuple(turns), 1.0, "terminated")], dict(shared().agents))
+    table = build_table(
+        [Trajectory(Task("t", "?"), 0, tuple(turns), 1.0, "terminated")], dict(shared().agents)
+    )
     merged = build_rows(table, torch.tensor(advantages))
     apart: Rows = {}
     for turn, value in zip(turns, advantages):
-        apart.setdefault(turn.agent, []).append(Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value))
+        apart.setdefault(turn.agent, []).append(
+            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value)
+        )
     assert (len(merged["writer"]), len(apart["writer"])) == (4, 5)
     close(capture(shared(), merged)[0], capture(shared(), apart)[0])
 
 
-def test_rows_without_advantage_count_in_the_denominator_but_are_not_computed(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_rows_without_advantage_count_in_the_denominator_but_are_not_computed(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     dropped, report = capture(shared(), rows)
     # a vanishing entropy bonus leaves the gradient as it is but needs every row
     computed, full = capture(shared(agent={"objective": {"entropy_coef": 1e-12}}), rows)
@@ -102,7 +121,9 @@ def test_rows_without_advantage_count_in_the_denominator_but_are_not_computed(sh
     close(dropped, computed)
 
 
-def test_rows_without_advantage_have_a_gradient_through_the_entropy(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_rows_without_advantage_have_a_gradient_through_the_entropy(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     flat_rows = {name: [replace(row, advantage=0.0) for row in own] for name, own in rows.items()}
     gradient, report = capture(shared(agent={"objective": {"entropy_coef": 0.1}}), flat_rows)
     assert report.rows == 14 and gradient.any()
@@ -117,7 +138,9 @@ def test_a_batch_without_signal_makes_no_step(shared: Build, rows: Rows) -> None
     assert all(torch.equal(p, q) for p, q in zip(group.policy.parameters(), before))
 
 
-def test_agent_norms_are_those_of_their_own_gradients_which_add_up(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_agent_norms_are_those_of_their_own_gradients_which_add_up(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     group = shared()
     gradient, report = capture(group, rows)
     # the update has moved the weights, so the oracle starts from a fresh copy
@@ -129,7 +152,9 @@ def test_agent_norms_are_those_of_their_own_gradients_which_add_up(shared: Build
 
 
 @pytest.mark.parametrize(("limit", "clipped"), [(0.01, 1.0), (1e6, 0.0)])
-def test_the_group_gradient_is_clipped_to_its_limit(shared: Build, rows: Rows, limit: float, clipped: float) -> None:
+def test_the_group_gradient_is_clipped_to_its_limit(
+    shared: Build, rows: Rows, limit: float, clipped: float
+) -> None:
     group = shared(update=UpdateSettings(max_grad_norm=limit))
     norms: list[float] = []
     group.optimizer.optimizer.register_step_pre_hook(lambda *_: norms.append(float(flat(group).norm())))  # type: ignore[union-attr]
@@ -139,8 +164,13 @@ def test_the_group_gradient_is_clipped_to_its_limit(shared: Build, rows: Rows, l
 
 
 @pytest.mark.parametrize(("updates", "epochs", "steps"), [(1, 1, 1), (5, 1, 5), (2, 3, 6), (99, 1, 14)])
-def test_minibatches_and_epochs_give_that_many_steps(shared: Build, rows: Rows, updates: int, epochs: int, steps: int) -> None:
-    group = shared(update=UpdateSettings(updates_per_iteration=updates, epochs=epochs), agent={"objective": {"entropy_coef": 0.1}})
+def test_minibatches_and_epochs_give_that_many_steps(
+    shared: Build, rows: Rows, updates: int, epochs: int, steps: int
+) -> None:
+    group = shared(
+        update=UpdateSettings(updates_per_iteration=updates, epochs=epochs),
+        agent={"objective": {"entropy_coef": 0.1}},
+    )
     report = train(group, rows)
     assert (report.steps, group.steps, report.rows, group.weights_version) == (steps, steps, 14 * epochs, 1)
 
@@ -175,7 +205,10 @@ def test_the_rate_follows_the_schedule_step_by_step(shared: Build, rows: Rows) -
 def test_recomputed_log_probs_replace_the_engines(shared: Build, capture: Capture, rows: Rows) -> None:
     group = shared()
     exact = {
-        name: [replace(row, logprobs=logp) for row, logp in zip(own, group.score(group.policy, own, group.agents[name]))]
+        name: [
+            replace(row, logprobs=logp)
+            for row, logp in zip(own, group.score(group.policy, own, group.agents[name]))
+        ]
         for name, own in rows.items()
     }
     from_engine, with_engine = capture(shared(), exact)
@@ -185,14 +218,18 @@ def test_recomputed_log_probs_replace_the_engines(shared: Build, capture: Captur
     assert without.agents["writer"]["mismatch_max"] > 0.1
 
 
-def test_correction_weighs_recomputed_against_engine_log_probs(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_correction_weighs_recomputed_against_engine_log_probs(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     update = UpdateSettings(old_logp="recompute")
     plain, _ = capture(shared(update=update), rows)
     corrected, report = capture(shared(update=update, agent={"objective": {"correction": "token"}}), rows)
     assert not torch.allclose(plain, corrected) and report.agents["writer"]["correction"] != 1.0
 
 
-def test_a_mismatch_is_reported_before_the_first_step_and_alarmed_once(shared: Build, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mismatch_is_reported_before_the_first_step_and_alarmed_once(
+    shared: Build, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
     group = shared(update=UpdateSettings(updates_per_iteration=2, mismatch_alarm=0.05))
     with caplog.at_level(logging.WARNING):
         reports = [train(group, rows) for _ in range(2)]
@@ -204,7 +241,9 @@ def test_a_mismatch_is_reported_before_the_first_step_and_alarmed_once(shared: B
 
 
 @pytest.mark.parametrize("old_logp", ["engine", "recompute"])
-def test_rows_of_older_weights_raise_no_alarm(shared: Build, rows: Rows, caplog: pytest.LogCaptureFixture, old_logp: Any) -> None:
+def test_rows_of_older_weights_raise_no_alarm(
+    shared: Build, rows: Rows, caplog: pytest.LogCaptureFixture, old_logp: Any
+) -> None:
     group = shared(update=UpdateSettings(updates_per_iteration=2, mismatch_alarm=0.05, old_logp=old_logp))
     group.weights_version = 1
     stale = {name: [replace(row, weights_version=0) for row in own] for name, own in rows.items()}
@@ -215,11 +254,15 @@ def test_rows_of_older_weights_raise_no_alarm(shared: Build, rows: Rows, caplog:
 
 def test_rows_of_the_trained_weights_are_compared(shared: Build, rows: Rows) -> None:
     group = shared(update=UpdateSettings(mismatch_alarm=9.0))
-    found = train(group, {name: [replace(row, weights_version=0) for row in own] for name, own in rows.items()}).agents["writer"]
+    found = train(
+        group, {name: [replace(row, weights_version=0) for row in own] for name, own in rows.items()}
+    ).agents["writer"]
     assert found["mismatch"] > 0.05 and "policy_shift" not in found
 
 
-def test_the_kl_term_pulls_to_the_starting_weights_which_stay_fixed(shared: Build, capture: Capture, rows: Rows) -> None:
+def test_the_kl_term_pulls_to_the_starting_weights_which_stay_fixed(
+    shared: Build, capture: Capture, rows: Rows
+) -> None:
     agent, update = {"objective": {"kl_coef": 0.5}}, UpdateSettings(updates_per_iteration=2)
     with_kl, without = shared(agent=agent, update=update), shared(update=update)
     assert without.reference is None and with_kl.reference is not None
@@ -229,16 +272,23 @@ def test_the_kl_term_pulls_to_the_starting_weights_which_stay_fixed(shared: Buil
     changed, unchanged = capture(with_kl, rows)[1], capture(without, rows)[1]
     assert changed.agents["writer"]["kl"] > 0 and "kl" not in unchanged.agents["writer"]
     assert all(torch.equal(p, q) for p, q in zip(with_kl.reference.parameters(), start))
-    weights = [torch.cat([p.detach().flatten() for p in group.policy.parameters()]) for group in (with_kl, without)]
+    weights = [
+        torch.cat([p.detach().flatten() for p in group.policy.parameters()]) for group in (with_kl, without)
+    ]
     assert not torch.equal(*weights)
 
 
 def test_sharers_keep_their_own_objective(shared: Build, capture: Capture, rows: Rows) -> None:
-    each = {"writer": {"objective": {"clip_low": 0.01, "clip_high": 0.02, "dual_clip": None}}, "editor": {"objective": {"clip_high": 0.5}}}
+    each = {
+        "writer": {"objective": {"clip_low": 0.01, "clip_high": 0.02, "dual_clip": None}},
+        "editor": {"objective": {"clip_high": 0.5}},
+    }
     group = shared(each=each)
     gradient, report = capture(group, rows)
     fresh = shared()
-    expected = oracle(fresh, rows["writer"], low=0.01, high=0.02, dual=math.inf) + oracle(fresh, rows["editor"], high=0.5)
+    expected = oracle(fresh, rows["writer"], low=0.01, high=0.02, dual=math.inf) + oracle(
+        fresh, rows["editor"], high=0.5
+    )
     close(gradient, expected / tokens(every(rows)))
     assert report.agents["writer"]["clipped"] > report.agents["editor"]["clipped"]
 
@@ -253,7 +303,10 @@ def test_sharers_keep_their_own_temperature(shared: Build, capture: Capture, row
 def poison(rows: Rows, *advantages: float) -> Rows:
     """Give the first rows of each agent broken advantages."""
     broken = advantages or (math.nan,)
-    return {name: [replace(row, advantage=value) for row, value in zip(own, broken)] + own[len(broken) :] for name, own in rows.items()}
+    return {
+        name: [replace(row, advantage=value) for row, value in zip(own, broken)] + own[len(broken) :]
+        for name, own in rows.items()
+    }
 
 
 @pytest.mark.parametrize("advantages", [(math.nan,), (math.inf, -math.inf)])
@@ -273,16 +326,25 @@ def test_metrics_of_skipped_minibatches_do_not_spoil_the_means(shared: Build, ro
     group = shared(update=UpdateSettings(updates_per_iteration=7), agent={"objective": {"entropy_coef": 0.1}})
     report = train(group, {**rows, "writer": poison(rows)["writer"]})
     assert (report.steps, report.skipped) == (6, 1)
-    assert all(math.isfinite(value) for values in (report.group, *report.agents.values()) for value in values.values())
+    assert all(
+        math.isfinite(value)
+        for values in (report.group, *report.agents.values())
+        for value in values.values()
+    )
 
 
-def test_too_many_skips_in_a_row_stop_the_run_and_a_good_step_forgives(shared: Build, rows: Rows, tmp_path: Path) -> None:
+def test_too_many_skips_in_a_row_stop_the_run_and_a_good_step_forgives(
+    shared: Build, rows: Rows, tmp_path: Path
+) -> None:
     group = shared(update=UpdateSettings(max_skips=2, dump_folder=str(tmp_path)))
     train(group, poison(rows))
     train(group, rows)
     assert group.skipped_in_a_row == 0
     train(group, poison(rows))
-    with pytest.raises(TrainingStopped, match=r"'shared' skipped 2 minibatches in a row: .* not finite; the last one is in .*skip2.pt"):
+    with pytest.raises(
+        TrainingStopped,
+        match=r"'shared' skipped 2 minibatches in a row: .* not finite; the last one is in .*skip2.pt",
+    ):
         train(group, poison(rows))
 
 

@@ -116,7 +116,11 @@ def test_the_splits_share_no_question_and_are_right() -> None:
     questions = [task.question for tasks in splits for task in tasks]
     assert len(set(questions)) == len(questions)
     for task in splits[1] + splits[2]:
-        expression = task.question.removeprefix("State the final answer to the following arithmetic problem: ").removesuffix(" =")
+        expression = task.question.removeprefix(
+            "State the final answer to the following arithmetic problem: "
+        ).removesuffix(" =")
         first, *rest = expression.split(" ")
-        value = int(first) + sum(int(number) * (1 if sign == "+" else -1) for sign, number in zip(rest[::2], rest[1::2]))
+        value = int(first) + sum(
+            int(number) * (1 if sign == "+" else -1) for sign, number in zip(rest[::2], rest[1::2])
+        )
         assert task.reference == (str(value),)

@@ -24,7 +24,8 @@ class Doubling:
 
     def __iter__(self) -> Any:
         return iter(
-            {"question": f"2 * {n} =", "answer": str(2 * n), "metadata": {}} for n in range(self.seed + self.offset, self.seed + self.size)
+            {"question": f"2 * {n} =", "answer": str(2 * n), "metadata": {}}
+            for n in range(self.seed + self.offset, self.seed + self.size)
         )
 
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
@@ -55,7 +56,12 @@ def env(library: type[Doubling]) -> ReasoningGymEnv:
 
 def test_draws_tasks_with_the_librarys_own_record(library: type[Doubling]) -> None:
     first, second = make_tasks("doubling", size=3, seed=7, offset=1)
-    assert (first.id, first.question, first.reference, first.data_source) == ("doubling/7", "2 * 8 =", ("16",), "reasoning_gym/doubling")
+    assert (first.id, first.question, first.reference, first.data_source) == (
+        "doubling/7",
+        "2 * 8 =",
+        ("16",),
+        "reasoning_gym/doubling",
+    )
     assert second.metadata["entry"]["answer"] == "18"
 
 
@@ -82,7 +88,9 @@ def test_an_answer_that_breaks_the_scorer_is_wrong(env: ReasoningGymEnv) -> None
     assert (reward, info["metrics"]["unscorable_answer"]) == (0.0, 1.0)
 
 
-def test_a_scorer_that_fails_on_the_right_answer_is_a_fault(env: ReasoningGymEnv, library: type[Doubling]) -> None:
+def test_a_scorer_that_fails_on_the_right_answer_is_a_fault(
+    env: ReasoningGymEnv, library: type[Doubling]
+) -> None:
     library.broken = True
     with pytest.raises(EnvironmentFault, match="fails on the right answer"):
         env.step("14")

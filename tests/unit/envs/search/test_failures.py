@@ -18,7 +18,9 @@ def count(guard: FailureGuard, failed: int, well: int = 0) -> None:
 def test_fewer_than_fifty_searches_count_as_fifty() -> None:
     guard = FailureGuard(0.2)
     count(guard, 10)
-    with pytest.raises(TrainingStopped, match=r"11 of the latest 11 searches failed, .*look after the retriever, then resume"):
+    with pytest.raises(
+        TrainingStopped, match=r"11 of the latest 11 searches failed, .*look after the retriever, then resume"
+    ):
         count(guard, 1)
 
 

@@ -33,8 +33,21 @@ def test_latency_is_waited_for_in_turns() -> None:
     assert run(0, 0.01, **SMALL)["waited"] > 0.04
 
 
-def test_the_table_compares_both_and_the_file_holds_all_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--latency", "0", "--iterations", "3", "--samples", "2", "--width", "32", "--out", str(tmp_path / "ahead.json")]
+def test_the_table_compares_both_and_the_file_holds_all_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "--latency",
+        "0",
+        "--iterations",
+        "3",
+        "--samples",
+        "2",
+        "--width",
+        "32",
+        "--out",
+        str(tmp_path / "ahead.json"),
+    ]
     assert main(words) == 0
     assert "in turns, s" in capsys.readouterr().out
     records = json.loads((tmp_path / "ahead.json").read_text())["records"]

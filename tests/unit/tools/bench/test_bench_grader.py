@@ -30,16 +30,35 @@ def test_answers_of_a_megabyte_are_among_them_and_are_not_kept() -> None:
 @pytest.mark.parametrize("caller", ["single", "threads", "asyncio"])
 def test_every_caller_gets_the_same_verdicts(caller: Caller) -> None:
     measured = measure(caller, answers=200, seed=0, workers=1, timeout=60.0)
-    expected = Counter(f"{verdict.status} / {verdict.reason}" for verdict in (grade(*draw(0, index)) for index in range(200)))
+    expected = Counter(
+        f"{verdict.status} / {verdict.reason}" for verdict in (grade(*draw(0, index)) for index in range(200))
+    )
     assert measured.verdicts == expected
     assert measured.timeouts == 0
     assert measured.rss_after_mib - measured.rss_before_mib < 100
     assert 0 < measured.p50_ms <= measured.p99_ms <= measured.max_ms
 
 
-def test_the_command_line_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_a_table_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "grader.json"
-    main(["--answers", "30", "--callers", "single", "--workers", "1", "--timeout", "60", "--seed", "1", "--out", str(out)])
+    main(
+        [
+            "--answers",
+            "30",
+            "--callers",
+            "single",
+            "--workers",
+            "1",
+            "--timeout",
+            "60",
+            "--seed",
+            "1",
+            "--out",
+            str(out),
+        ]
+    )
     printed = capsys.readouterr().out
     assert printed.splitlines()[0].split()[:3] == ["caller", "answers", "per"]
     (record,) = json.loads(out.read_text())

@@ -12,7 +12,20 @@ import torch
 from drmas_pl.tools.bench import bench_iteration
 from drmas_pl.tools.bench.trl_iteration import reward
 
-WORDS = ["--model", "random:llama-tiny", "--prompts", "2", "--samples", "2", "--prompt-tokens", "60", "--tokens", "4", "--steps", "2"]
+WORDS = [
+    "--model",
+    "random:llama-tiny",
+    "--prompts",
+    "2",
+    "--samples",
+    "2",
+    "--prompt-tokens",
+    "60",
+    "--tokens",
+    "4",
+    "--steps",
+    "2",
+]
 
 
 def fake_python(folder: Path, lines: str) -> str:
@@ -31,14 +44,33 @@ def restore_threads():
     torch.set_num_threads(threads)
 
 
-def test_both_sides_get_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_get_the_same_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_iteration, "isolated", lambda run, *args, **kwargs: run(*args, **kwargs))
     answer = 'import os\nassert os.environ["OMP_NUM_THREADS"] == "2" and job["threads"] == 2\n'
     answer += 'assert len(job["prompts"]) == 4 and job["tokens"] == 4\nprint(json.dumps({"seconds": [9, 5], "peak_gb": job["micro"] + 1}))'
     out = tmp_path / "iteration.json"
-    bench_iteration.main([*WORDS, "--only", "fp32", "--threads", "2", "--trl-python", fake_python(tmp_path, answer), "--out", str(out)])
+    bench_iteration.main(
+        [
+            *WORDS,
+            "--only",
+            "fp32",
+            "--threads",
+            "2",
+            "--trl-python",
+            fake_python(tmp_path, answer),
+            "--out",
+            str(out),
+        ]
+    )
     records, shown = json.loads(out.read_text()), capsys.readouterr().out
-    assert [record["name"] for record in records] == ["drmas_pl", "drmas_pl, checkpointing", "TRL", "TRL, micro-batch 8, checkpointing"]
+    assert [record["name"] for record in records] == [
+        "drmas_pl",
+        "drmas_pl, checkpointing",
+        "TRL",
+        "TRL, micro-batch 8, checkpointing",
+    ]
     assert records[0]["mismatch"] < 1e-4 and len(records[0]["seconds"]) == 2
     assert records[2]["median"] == 5 and records[3]["peak_gb"] == 9
     assert "TRL, fp32" in shown

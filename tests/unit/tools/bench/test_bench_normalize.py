@@ -38,7 +38,12 @@ def test_slow_codes_agree_with_the_library() -> None:
 
 def test_the_table_says_whether_the_goal_was_met() -> None:
     record = {"rows": 10, "groups": 2, "library_seconds": 0.1, "largest_difference": 0.0}
-    record |= {"float_loop_seconds": 1.0, "float_loop_speedup": 10.0, "tensor_loop_seconds": 6.0, "tensor_loop_speedup": 60.0}
+    record |= {
+        "float_loop_seconds": 1.0,
+        "float_loop_speedup": 10.0,
+        "tensor_loop_seconds": 6.0,
+        "tensor_loop_speedup": 60.0,
+    }
     assert bench_normalize.render(record).endswith("met")
     assert bench_normalize.render(record | {"tensor_loop_speedup": 40.0}).endswith("missed")
     assert bench_normalize.render(record | {"library_seconds": 0.6}).endswith("missed")

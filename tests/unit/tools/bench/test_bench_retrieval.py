@@ -14,7 +14,11 @@ from drmas_pl.tools.bench.bench_retrieval import draw_queries, generate_passages
 
 def test_passages_follow_the_seed_and_zipfs_law(tmp_path: Path) -> None:
     first = list(generate_passages(200, words=50, seed=0))
-    assert first == list(generate_passages(200, words=50, seed=0)) != list(generate_passages(200, words=50, seed=1))
+    assert (
+        first
+        == list(generate_passages(200, words=50, seed=0))
+        != list(generate_passages(200, words=50, seed=1))
+    )
     assert first[:20] == list(islice(generate_passages(200, words=50, seed=0), 20))
     corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 200, words=50, seed=0))
     assert len(corpus) == 200 and len(corpus[7].text.split()) == 50 and len(corpus[7].title.split()) == 2
@@ -54,6 +58,18 @@ def test_measures_and_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     records = json.loads(out.read_text())
     assert [record["passages"] for record in records] == [3862, 300]
     for record in records:
-        assert min(record[name] for name in ("build_seconds", "build_peak_mb", "index_mb", "alone_per_second", "batched_per_second")) > 0
+        assert (
+            min(
+                record[name]
+                for name in (
+                    "build_seconds",
+                    "build_peak_mb",
+                    "index_mb",
+                    "alone_per_second",
+                    "batched_per_second",
+                )
+            )
+            > 0
+        )
     assert capsys.readouterr().out.strip() == render(records)
     assert render(records).count("\n") == 3

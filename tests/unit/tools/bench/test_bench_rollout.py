@@ -37,7 +37,9 @@ def folder(tmp_path: Path) -> str:
 def fake_python(folder: Path, lines: str) -> str:
     """A program that stands for the python of another environment; ``name`` and ``job`` hold what it is given."""
     program = folder / "python"
-    program.write_text(f"#!{sys.executable}\nimport json, sys\nname, job = sys.argv[2], json.load(open(sys.argv[3]))\n{lines}\n")
+    program.write_text(
+        f"#!{sys.executable}\nimport json, sys\nname, job = sys.argv[2], json.load(open(sys.argv[3]))\n{lines}\n"
+    )
     program.chmod(0o755)
     return str(program)
 
@@ -66,7 +68,9 @@ def test_transformers_samples_as_many_tokens(folder: str) -> None:
     assert record["tokens"] == 2 * 3 * 4 and len(record["seconds"]) == 3 and min(record["seconds"]) >= 0
 
 
-def test_all_engines_get_the_same_work(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_all_engines_get_the_same_work(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
     monkeypatch.setattr(bench_rollout, "isolated", lambda run, *args: run(*args))
     lines = (
         'assert len(job["prompts"]) == 2 and len(job["prompts"][0]) == 70 and job["tokens"] == 4\n'
@@ -74,8 +78,29 @@ def test_all_engines_get_the_same_work(folder: str, tmp_path: Path, capsys: pyte
         'print(json.dumps({"seconds": [9.0, 8.0, {"vllm": 2.0, "llama": 4.0}[name]], "tokens": 2 * job["samples"] * 4}))'
     )
     python, out = fake_python(tmp_path, lines), tmp_path / "rollout.json"
-    words = ["--model", folder, "--shapes", "2x2", "2x3", "--prompt-tokens", "70", "--tokens", "4", "--repeats", "2"]
-    words += ["--transformers-python", "", "--vllm-python", python, "--llama-python", python, "--gguf-fp32", "x.gguf"]
+    words = [
+        "--model",
+        folder,
+        "--shapes",
+        "2x2",
+        "2x3",
+        "--prompt-tokens",
+        "70",
+        "--tokens",
+        "4",
+        "--repeats",
+        "2",
+    ]
+    words += [
+        "--transformers-python",
+        "",
+        "--vllm-python",
+        python,
+        "--llama-python",
+        python,
+        "--gguf-fp32",
+        "x.gguf",
+    ]
     bench_rollout.main([*words, "--out", str(out)])
     records, shown = json.loads(out.read_text()), capsys.readouterr().out
     cases = [(record["name"], record["precision"], record["samples"]) for record in records]
@@ -88,7 +113,11 @@ def test_all_engines_get_the_same_work(folder: str, tmp_path: Path, capsys: pyte
 def test_ratios_compare_equal_cases_alone() -> None:
     case = {"precision": "fp32", "prompts": 4, "samples": 8}
     other = {**case, "precision": "bf16"}
-    records = [{"name": "drmas_pl", "rate": 300, **case}, {"name": "vLLM", "rate": 200, **case}, {"name": "drmas_pl", "rate": 9, **other}]
+    records = [
+        {"name": "drmas_pl", "rate": 300, **case},
+        {"name": "vLLM", "rate": 200, **case},
+        {"name": "drmas_pl", "rate": 9, **other},
+    ]
     assert [line.split()[-2] for line in render(records).splitlines()[1:]] == ["1.00", "1.50", "1.00"]
 
 

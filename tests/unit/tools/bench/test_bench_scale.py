@@ -25,17 +25,23 @@ def settings(monkeypatch: pytest.MonkeyPatch):
 def test_agents_take_turns_and_see_the_last_utterance_alone() -> None:
     bench = Bench(Size(tasks=1, samples=3, agents=3, turns=7))
     trajectories = bench.play()
-    assert [[turn.agent for turn in trajectory.turns] for trajectory in trajectories] == [[f"agent{at % 3}" for at in range(7)]] * 3
+    assert [[turn.agent for turn in trajectory.turns] for trajectory in trajectories] == [
+        [f"agent{at % 3}" for at in range(7)]
+    ] * 3
     tokenizer, turns = bench.agents["agent0"].tokenizer, trajectories[0].turns
     assert tokenizer.decode(turns[6].prompt_ids) == f"which digit follows 0? {turns[5].text}"
-    assert all(trajectory.success == (int(trajectory.turns[-1].text[-1]) % 2 == 0) for trajectory in trajectories)
+    assert all(
+        trajectory.success == (int(trajectory.turns[-1].text[-1]) % 2 == 0) for trajectory in trajectories
+    )
     assert reply("", 17).endswith("7")
 
 
 def test_rewards_differ_so_that_there_is_something_to_learn() -> None:
     bench = Bench(Size(tasks=2, samples=8))
     rows = bench.learn(bench.play())
-    assert set(rows) == {"agent0", "agent1"} and all(any(row.advantage for row in found) for found in rows.values())
+    assert set(rows) == {"agent0", "agent1"} and all(
+        any(row.advantage for row in found) for found in rows.values()
+    )
 
 
 def test_worker_groups_share_the_agents_and_play_the_same() -> None:
@@ -69,14 +75,22 @@ def record(play: float, learn: float = 7.0, **size: int) -> dict[str, object]:
 
 
 def test_the_table_says_which_goals_were_met() -> None:
-    fast = {"engines": [record(100, engines=1), record(104, engines=2)], "trajectories": [record(100), record(140)]}
-    slow = {"engines": [record(300, engines=1), record(330, engines=2)], "trajectories": [record(100), record(160, learn=20)]}
+    fast = {
+        "engines": [record(100, engines=1), record(104, engines=2)],
+        "trajectories": [record(100), record(140)],
+    }
+    slow = {
+        "engines": [record(300, engines=1), record(330, engines=2)],
+        "trajectories": [record(100), record(160, learn=20)],
+    }
     assert [line.rpartition(" ")[2] for line in render(fast).splitlines()[-4:]] == ["met"] * 4
     assert [line.rpartition(" ")[2] for line in render(slow).splitlines()[-4:]] == ["missed"] * 4
     assert "goal" not in render({"concurrent": [{**record(100), "concurrent": None}]})
 
 
-def test_the_command_line_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_a_table_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "scale.json"
     bench_scale.main(["--sweeps", "engines", "--divide", "250", "--repeats", "1", "--out", str(out)])
     (one, two) = json.loads(out.read_text())["engines"]

@@ -22,10 +22,25 @@ def restore_threads():
     torch.set_num_threads(threads)
 
 
-def test_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_what_it_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_update, "isolated", lambda run, *args, **kwargs: run(*args, **kwargs))
     out = tmp_path / "update.json"
-    words = ["--model", "random:llama-tiny", "--prompts", "2", "--samples", "2", "--prompt-tokens", "9", "--tokens", "4", "--repeats", "1"]
+    words = [
+        "--model",
+        "random:llama-tiny",
+        "--prompts",
+        "2",
+        "--samples",
+        "2",
+        "--prompt-tokens",
+        "9",
+        "--tokens",
+        "4",
+        "--repeats",
+        "1",
+    ]
     bench_update.main([*words, "--only", "fp32", "--out", str(out)])
     records, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert [record["path"] for record in records] == list(bench_update.PATHS)
@@ -39,7 +54,20 @@ def test_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_the_compiled_path_is_timed_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_update, "isolated", lambda run, *args, **kwargs: run(*args, **kwargs))
     out = tmp_path / "update.json"
-    words = ["--model", "random:llama-tiny", "--prompts", "2", "--samples", "2", "--prompt-tokens", "9", "--tokens", "4", "--repeats", "1"]
+    words = [
+        "--model",
+        "random:llama-tiny",
+        "--prompts",
+        "2",
+        "--samples",
+        "2",
+        "--prompt-tokens",
+        "9",
+        "--tokens",
+        "4",
+        "--repeats",
+        "1",
+    ]
     bench_update.main([*words, "--only", "fp32", "--compile", "--out", str(out)])
     records = json.loads(out.read_text())
     assert records[-1]["path"] == "ours, compiled"
@@ -48,7 +76,11 @@ def test_the_compiled_path_is_timed_on_request(tmp_path: Path, monkeypatch: pyte
 
 def test_the_plain_path_agrees_with_the_library() -> None:
     policy = wide_policy()
-    batch = collate(bench_update.make_rows(300, prompts=2, samples=3, prompt_tokens=20, tokens=5), pad_id=0, denominator=1.0)
+    batch = collate(
+        bench_update.make_rows(300, prompts=2, samples=3, prompt_tokens=20, tokens=5),
+        pad_id=0,
+        denominator=1.0,
+    )
     logp, entropy = bench_update.plain_logprobs(policy, batch)
     ours = response_logprobs(policy, batch, entropy="value")
     torch.testing.assert_close(logp, ours.logp, atol=1e-5, rtol=1e-5)
@@ -57,7 +89,10 @@ def test_the_plain_path_agrees_with_the_library() -> None:
 
 def test_useful_work_counts_distinct_tokens_once() -> None:
     policy = wide_policy()
-    one, two = (bench_update.useful_gigaflops(policy, prompts=1, samples=samples, prompt_tokens=100, tokens=1) for samples in (1, 2))
+    one, two = (
+        bench_update.useful_gigaflops(policy, prompts=1, samples=samples, prompt_tokens=100, tokens=1)
+        for samples in (1, 2)
+    )
     layers = 2 * (4 * 256 * 256 - 2 * 256 * 128 + 3 * 256 * 256)
     attention = 4 * 100**2 / 2 * 256 * 2
     assert one == pytest.approx(3 * (2 * (layers * 100 + 300 * 256) + attention) / 1e9)

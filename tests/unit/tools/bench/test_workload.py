@@ -12,7 +12,10 @@ def test_prompts_have_one_length_and_their_answers() -> None:
     tokenizer = tiny_tokenizer()
     prompts = make_prompts(tokenizer, 5, tokens=120)
     assert {len(prompt_ids(tokenizer, prompt["text"])) for prompt in prompts} == {120}
-    assert all(prompt["answer"].isdigit() for prompt in prompts) and len({prompt["text"] for prompt in prompts}) > 1
+    assert (
+        all(prompt["answer"].isdigit() for prompt in prompts)
+        and len({prompt["text"] for prompt in prompts}) > 1
+    )
     assert make_prompts(tokenizer, 5, tokens=120) == prompts != make_prompts(tokenizer, 5, tokens=120, seed=1)
 
 

@@ -20,7 +20,9 @@ def search_team() -> HierarchyTeam:
 @pytest.fixture(scope="session")
 def search_episodes(search_team: HierarchyTeam) -> list[Episode]:
     atlas = Atlas(Corpus("embedded:search/corpus"))
-    return demonstrate(read_tasks("embedded:search/train", limit=40), search_team, atlas, noise=Noise(), seed=0)
+    return demonstrate(
+        read_tasks("embedded:search/train", limit=40), search_team, atlas, noise=Noise(), seed=0
+    )
 
 
 @pytest.fixture(scope="session")

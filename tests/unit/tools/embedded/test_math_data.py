@@ -15,7 +15,11 @@ pytestmark = pytest.mark.reasoning
 
 def test_splits_share_no_expression() -> None:
     splits = math_data.split_problems()
-    assert {split: len(drawn) for split, drawn in splits.items()} == {"train": 2400, "validation": 300, "test": 300}
+    assert {split: len(drawn) for split, drawn in splits.items()} == {
+        "train": 2400,
+        "validation": 300,
+        "test": 300,
+    }
     expressions = [problem.expression for drawn in splits.values() for problem in drawn]
     assert len(set(expressions)) == len(expressions)
 

@@ -45,7 +45,14 @@ def test_every_class_has_its_slip(value: int, change: int, kind: str, wrong: set
 
 @pytest.mark.parametrize(
     ("expression", "value"),
-    [("4 - 1 - 7", -4), ("42 - 25", 17), ("9 + 9 + 9 + 9", 36), ("10 - 99", -89), ("23 - 60", -37), ("0 - 0 + 0", 0)],
+    [
+        ("4 - 1 - 7", -4),
+        ("42 - 25", 17),
+        ("9 + 9 + 9 + 9", 36),
+        ("10 - 99", -89),
+        ("23 - 60", -37),
+        ("0 - 0 + 0", 0),
+    ],
 )
 def test_without_slips_every_solution_is_right(expression: str, value: int) -> None:
     steps = solve(expression, NEVER, random.Random(0))
@@ -54,7 +61,11 @@ def test_without_slips_every_solution_is_right(expression: str, value: int) -> N
 
 
 def test_two_digits_are_taken_apart() -> None:
-    assert [str(step) for step in solve("57 - 87", NEVER, random.Random(0))] == ["50 - 80 = -30", "7 - 7 = 0", "-30 + 0 = -30"]
+    assert [str(step) for step in solve("57 - 87", NEVER, random.Random(0))] == [
+        "50 - 80 = -30",
+        "7 - 7 = 0",
+        "-30 + 0 = -30",
+    ]
 
 
 def test_a_slip_is_carried_on() -> None:
@@ -63,8 +74,13 @@ def test_a_slip_is_carried_on() -> None:
     assert (first.right, second.right) == (False, True)
 
 
-@pytest.mark.parametrize(("slips", "checks"), [(NEVER, [Check(4, -4), Check(3, 3)]), ({**NEVER, "zero": 1.0}, [Check(4, 4), Check(3, 3)])])
-def test_the_verifier_works_each_step_out_with_slips_of_its_own(slips: dict[str, float], checks: list[Check]) -> None:
+@pytest.mark.parametrize(
+    ("slips", "checks"),
+    [(NEVER, [Check(4, -4), Check(3, 3)]), ({**NEVER, "zero": 1.0}, [Check(4, 4), Check(3, 3)])],
+)
+def test_the_verifier_works_each_step_out_with_slips_of_its_own(
+    slips: dict[str, float], checks: list[Check]
+) -> None:
     steps = solve("3 - 7 - 1", {**NEVER, "zero": 1.0}, random.Random(0))
     assert review(steps, slips, random.Random(0)) == checks  # type: ignore[arg-type]
 
@@ -87,10 +103,16 @@ def test_a_second_attempt_may_trust_the_review(trust: float, keep: float, second
 def test_a_second_attempt_keeps_what_was_called_ok() -> None:
     first = solve("3 - 7 - 1", {**NEVER, "zero": 1.0}, random.Random(0))
     checks = [Check(step.result, step.result) for step in first]
-    assert revise("3 - 7 - 1", first, checks, Habits(NEVER, NEVER, trust=0.0, keep=1.0), random.Random(0)) == first  # type: ignore[arg-type]
+    assert (
+        revise("3 - 7 - 1", first, checks, Habits(NEVER, NEVER, trust=0.0, keep=1.0), random.Random(0))
+        == first
+    )  # type: ignore[arg-type]
 
 
 def test_words() -> None:
     steps = solve("42 - 25", NEVER, random.Random(0))
     assert solution_text(steps) == r"40 - 20 = 20, 2 - 5 = -3, 20 - 3 = 17 \boxed{17}"
-    assert critique_text(review(steps, NEVER, random.Random(0))) == "20 ok, -3 ok, 17 ok <verify>approve</verify>"
+    assert (
+        critique_text(review(steps, NEVER, random.Random(0)))
+        == "20 ok, -3 ok, 17 ok <verify>approve</verify>"
+    )

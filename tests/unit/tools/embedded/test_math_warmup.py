@@ -13,7 +13,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER
 from drmas_pl.tools.embedded.math_data import Problem
 from drmas_pl.tools.embedded.math_demonstrator import Habits
-from drmas_pl.tools.embedded.math_warmup import COMPETENT, IGNORE, Phase, Writer, build_model, build_tokenizer, save, train
+from drmas_pl.tools.embedded.math_warmup import (
+    COMPETENT,
+    IGNORE,
+    Phase,
+    Writer,
+    build_model,
+    build_tokenizer,
+    save,
+    train,
+)
 from drmas_pl.types import Record, View
 
 QUESTION = "State the final answer to the following arithmetic problem: 3 - 7 - 1 ="
@@ -23,7 +32,14 @@ SLIPPING = Habits(solver=ALWAYS, verifier=NEVER, trust=0.0, keep=0.0)  # type: i
 
 
 @pytest.mark.parametrize(
-    "text", [QUESTION, r"3 - 7 = -4, -4 - 1 = -5 \boxed{-5}", "ok, bad <verify>reject</verify>", "é 水\n\t<end", "12 + 345"]
+    "text",
+    [
+        QUESTION,
+        r"3 - 7 = -4, -4 - 1 = -5 \boxed{-5}",
+        "ok, bad <verify>reject</verify>",
+        "é 水\n\t<end",
+        "12 + 345",
+    ],
 )
 def test_text_round_trips(text: str) -> None:
     tokenizer = build_tokenizer()
@@ -34,12 +50,17 @@ def test_digits_and_task_words_are_single_tokens() -> None:
     tokenizer = build_tokenizer()
     assert len(tokenizer.encode("1234567890")) == 10
     assert all(
-        len(tokenizer.encode(word)) == 1 for word in (" \\boxed{", " <verify>", "approve", "reject", "</verify>", "solve: ", "check: ")
+        len(tokenizer.encode(word)) == 1
+        for word in (" \\boxed{", " <verify>", "approve", "reject", "</verify>", "solve: ", "check: ")
     )
 
 
 def test_the_model_is_tiny() -> None:
-    assert 800_000 < sum(parameter.numel() for parameter in build_model(build_tokenizer()).parameters()) < 1_500_000
+    assert (
+        800_000
+        < sum(parameter.numel() for parameter in build_model(build_tokenizer()).parameters())
+        < 1_500_000
+    )
 
 
 @pytest.mark.parametrize(("learns_slips", "silent"), [(True, ""), (False, "4")])
@@ -78,7 +99,12 @@ def test_training_moves_the_model_and_what_is_saved_loads_again(tmp_path: Path) 
     assert not torch.equal(before, model.get_input_embeddings().weight)
     save(model, tokenizer, tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
-    assert again.encode(QUESTION) == tokenizer.encode(QUESTION) and again.eos_token_id == tokenizer.eos_token_id
+    assert (
+        again.encode(QUESTION) == tokenizer.encode(QUESTION) and again.eos_token_id == tokenizer.eos_token_id
+    )
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(loaded.get_input_embeddings().weight, model.get_input_embeddings().weight)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert (
+        json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"]
+        == "PreTrainedTokenizerFast"
+    )

@@ -9,11 +9,29 @@ import pytest
 
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.retrieval.corpus import Corpus
-from drmas_pl.tools.embedded.search_data import SPLITS, World, airports, assign_splits, cities, countries, gives_away, select_cities, write
+from drmas_pl.tools.embedded.search_data import (
+    SPLITS,
+    World,
+    airports,
+    assign_splits,
+    cities,
+    countries,
+    gives_away,
+    select_cities,
+    write,
+)
 from drmas_pl.tools.embedded.search_demonstrator import Atlas
 from drmas_pl.tools.embedded.search_language import read_passage
 
-COUNTRY = {"iso": "FR", "name": "France", "capital": "Paris", "currencyname": "Euro", "continentcode": "EU", "tld": ".fr", "phone": "+33"}
+COUNTRY = {
+    "iso": "FR",
+    "name": "France",
+    "capital": "Paris",
+    "currencyname": "Euro",
+    "continentcode": "EU",
+    "tld": ".fr",
+    "phone": "+33",
+}
 SPAIN = {**COUNTRY, "iso": "ES", "name": "Spain", "capital": "Madrid", "phone": "34"}
 
 
@@ -26,29 +44,58 @@ def airport(name: str, town: str, code: str = "FR") -> dict[str, str]:
 
 
 def test_countries_need_every_property_and_a_plain_name() -> None:
-    rows = [COUNTRY, SPAIN, {**COUNTRY, "name": "Åland"}, {**COUNTRY, "currencyname": ""}, {**COUNTRY, "phone": "+1-809 and 1-829"}]
+    rows = [
+        COUNTRY,
+        SPAIN,
+        {**COUNTRY, "name": "Åland"},
+        {**COUNTRY, "currencyname": ""},
+        {**COUNTRY, "phone": "+1-809 and 1-829"},
+    ]
     assert [country.name for country in countries(rows)] == ["Spain", "France"]
     assert countries([COUNTRY])[0].values["phone"] == "33"
 
 
 def test_ambiguous_cities_are_dropped() -> None:
     known = {country.code: country for country in countries([COUNTRY, SPAIN])}
-    rows = [city("Lyon", population=5), city("Nice", population=9), city("Nice", "ES"), city("Spain"), city("Évry"), city("Rome", "IT")]
+    rows = [
+        city("Lyon", population=5),
+        city("Nice", population=9),
+        city("Nice", "ES"),
+        city("Spain"),
+        city("Évry"),
+        city("Rome", "IT"),
+    ]
     found = cities(rows, known)
     assert {code: [place.name for place in places] for code, places in found.items()} == {"FR": ["Lyon"]}
 
 
 def test_airports_must_not_give_their_city_away() -> None:
     candidates = cities([city("Lyon"), city("Le Mans")], {"FR": countries([COUNTRY])[0]})
-    rows = [airport("Lyon Airport", "Lyon"), airport("Saint Exupery", "Lyon"), airport("Field", "Le Mans"), airport("Field", "Lyon")]
+    rows = [
+        airport("Lyon Airport", "Lyon"),
+        airport("Saint Exupery", "Lyon"),
+        airport("Field", "Le Mans"),
+        airport("Field", "Lyon"),
+    ]
     assert [place.name for place in airports(rows, candidates)] == ["Saint Exupery"]
 
 
-def test_cities_with_an_airport_come_first_then_every_countrys_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cities_with_an_airport_come_first_then_every_countrys_largest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     known = {country.code: country for country in countries([COUNTRY, SPAIN])}
-    rows = [city("Lyon", population=5), city("Nantes", population=4), city("Brest", population=3), city("Vigo", "ES", 1)]
+    rows = [
+        city("Lyon", population=5),
+        city("Nantes", population=4),
+        city("Brest", population=3),
+        city("Vigo", "ES", 1),
+    ]
     monkeypatch.setattr("drmas_pl.tools.embedded.search_data.CITIES", 3)
-    assert {place.name for place in select_cities(cities(rows, known), {"Brest"})} == {"Brest", "Lyon", "Vigo"}
+    assert {place.name for place in select_cities(cities(rows, known), {"Brest"})} == {
+        "Brest",
+        "Lyon",
+        "Vigo",
+    }
 
 
 def test_splits_share_questions_out_evenly() -> None:
@@ -56,7 +103,11 @@ def test_splits_share_questions_out_evenly() -> None:
     shares = Counter[str]()
     for code, split in assign_splits(sizes, random.Random(0)).items():
         shares[split] += sizes[code]
-    assert {split: round(shares[split] / sum(sizes.values()), 1) for split in SPLITS} == {"train": 0.8, "validation": 0.1, "test": 0.1}
+    assert {split: round(shares[split] / sum(sizes.values()), 1) for split in SPLITS} == {
+        "train": 0.8,
+        "validation": 0.1,
+        "test": 0.1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -79,7 +130,9 @@ def test_no_entity_and_no_country_is_in_two_splits() -> None:
     for split in SPLITS:
         tasks = read_tasks(f"embedded:search/{split}")
         entities[split] = {task.metadata["entity"] for task in tasks}
-        places[split] = {fact.value for task in tasks for fact in atlas.chain(task) if fact.relation == "city"}
+        places[split] = {
+            fact.value for task in tasks for fact in atlas.chain(task) if fact.relation == "city"
+        }
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         assert not entities[one] & entities[other]
         assert not places[one] & places[other]
@@ -91,7 +144,9 @@ def test_every_question_is_answered_by_its_chain() -> None:
         for task in read_tasks(f"embedded:search/{split}"):
             chain = atlas.chain(task)
             assert task.reference == (chain[-1].value,)
-            assert len(chain) == task.metadata["hops"] == {"geo_one_hop": 1, "geo_two_hop": 2}[task.data_source]
+            assert (
+                len(chain) == task.metadata["hops"] == {"geo_one_hop": 1, "geo_two_hop": 2}[task.data_source]
+            )
             assert str(task.metadata["entity"]) in task.question
 
 

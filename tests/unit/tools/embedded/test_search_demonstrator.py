@@ -71,11 +71,15 @@ def test_noise_makes_a_mediocre_team_that_is_worst_on_two_hops(atlas: Atlas, tea
         ("answer", "answer", 1, 1),
     ],
 )
-def test_each_probability_governs_its_own_state(atlas: Atlas, kind: str, role: Role, hops: int, known: int) -> None:
+def test_each_probability_governs_its_own_state(
+    atlas: Atlas, kind: str, role: Role, hops: int, known: int
+) -> None:
     task = next(task for task in read_tasks("embedded:search/validation") if task.metadata["hops"] == hops)
     chain = atlas.chain(task)
     shown = "\n".join(line for line, fact in atlas.lines.items() if fact in chain[:known])
-    view = View(task.question, (Record("env", "information", f"<information>{shown}</information>"),) if shown else ())
+    view = View(
+        task.question, (Record("env", "information", f"<information>{shown}</information>"),) if shown else ()
+    )
     right = Demonstrator(atlas, PERFECT, random.Random(0)).speak(role, view, chain)
     wrong = Demonstrator(atlas, replace(PERFECT, **{kind: 1.0}), random.Random(0)).speak(role, view, chain)
     assert right != wrong
@@ -83,17 +87,30 @@ def test_each_probability_governs_its_own_state(atlas: Atlas, kind: str, role: R
 
 def test_player_decides_the_course_and_teacher_what_is_learnt(atlas: Atlas, team: HierarchyTeam) -> None:
     task = next(task for task in read_tasks("embedded:search/validation") if task.metadata["hops"] == 2)
-    player, teacher = (Demonstrator(atlas, noise, random.Random(0)) for noise in (PERFECT, replace(PERFECT, half_way=1.0)))
+    player, teacher = (
+        Demonstrator(atlas, noise, random.Random(0)) for noise in (PERFECT, replace(PERFECT, half_way=1.0))
+    )
     episode = play(team, task, player=player, teacher=teacher)
     assert episode.reward == 1.0
-    assert [(state.known, state.words["verifier"]) for state in episode.states] == [(0, "no"), (1, "yes"), (2, "yes")]
+    assert [(state.known, state.words["verifier"]) for state in episode.states] == [
+        (0, "no"),
+        (1, "yes"),
+        (2, "yes"),
+    ]
     assert all(set(state.words) == {"verifier", "search", "answer"} for state in episode.states)
 
 
 def test_disguise_renames_consistently_and_touches_nothing_else() -> None:
-    history = (Record("search", "query", "Guinea-Bissau phone code"), Record("env", "information", "Guinea: 1, not 1-268."))
+    history = (
+        Record("search", "query", "Guinea-Bissau phone code"),
+        Record("env", "information", "Guinea: 1, not 1-268."),
+    )
     state = State(View("Is Guinea in Guinea-Bissau?", history), {"answer": "Guinea", "verifier": "no"}, 1, 1)
-    got = Disguise(["Xa", "Yo"], ["ri"], random.Random(3)).apply(Episode((state,), ("Guinea-Bissau", "Guinea", "1"), 1.0)).states[0]
+    got = (
+        Disguise(["Xa", "Yo"], ["ri"], random.Random(3))
+        .apply(Episode((state,), ("Guinea-Bissau", "Guinea", "1"), 1.0))
+        .states[0]
+    )
     name, code = got.words["answer"], got.view.history[1].text.split(": ")[1].split(",")[0]
     other = got.view.history[0].text.removesuffix(" phone code")
     assert code.isdigit()
@@ -103,7 +120,10 @@ def test_disguise_renames_consistently_and_touches_nothing_else() -> None:
     assert (got.words["verifier"], got.hops, got.known) == ("no", 1, 1)
 
 
-@pytest.mark.parametrize(("name", "pattern"), [("33", r"\d{1,4}"), (".fr", r"\.[a-z]{2}"), ("New York", r"(?:Xa|Yo)\w*(?: (?:Xa|Yo)\w*)*")])
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("33", r"\d{1,4}"), (".fr", r"\.[a-z]{2}"), ("New York", r"(?:Xa|Yo)\w*(?: (?:Xa|Yo)\w*)*")],
+)
 def test_invented_names_are_of_the_same_kind(name: str, pattern: str) -> None:
     disguise = Disguise(["Xa", "Yo"], ["ri"], random.Random(0))
     assert all(re.fullmatch(pattern, disguise.name(name)) for _ in range(50))

@@ -53,7 +53,10 @@ def test_is_small_and_its_tokenizer_fits(shipped: tuple[Any, Any]) -> None:
     assert model.num_parameters() == 1_237_120
     assert (SHIPPED / "model.safetensors").stat().st_size < 6e6
     assert model.config.vocab_size == len(tokenizer) == 3000
-    assert (model.config.eos_token_id, model.config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert (model.config.eos_token_id, model.config.pad_token_id) == (
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+    )
 
 
 def test_is_a_mediocre_team_with_good_manners(shipped: tuple[Any, Any], search_team: HierarchyTeam) -> None:

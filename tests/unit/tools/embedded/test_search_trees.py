@@ -14,7 +14,9 @@ from drmas_pl.tools.embedded.search_trees import Tree, losses, render
 ROLES: dict[str, type[Agent]] = {"verifier": Verifier, "search": Searcher, "answer": Answerer}
 
 
-def test_training_text_is_what_the_roles_render_and_read(search_tokenizer: PreTrainedTokenizerFast, search_episodes: list[Episode]) -> None:
+def test_training_text_is_what_the_roles_render_and_read(
+    search_tokenizer: PreTrainedTokenizerFast, search_episodes: list[Episode]
+) -> None:
     agents: dict[str, Agent] = {name: role(name, template="compact") for name, role in ROLES.items()}
     for agent in agents.values():
         agent.bind(torch.nn.Identity(), search_tokenizer)
@@ -31,15 +33,25 @@ def test_training_text_is_what_the_roles_render_and_read(search_tokenizer: PreTr
         assert next(branches, None) is None
 
 
-def test_loss_equals_that_of_separate_rows_where_tokens_can_be_foreseen(search_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_loss_equals_that_of_separate_rows_where_tokens_can_be_foreseen(
+    search_tokenizer: PreTrainedTokenizerFast,
+) -> None:
     model = build_model(search_tokenizer, seed=0).eval()
-    trees = [Tree((5, 6, 5, 8, 6), ((2, (20, 9, 1)), (5, (21, 10, 11, 1)))), Tree((12, 12), ((2, (20, 14, 1)),))]
+    trees = [
+        Tree((5, 6, 5, 8, 6), ((2, (20, 9, 1)), (5, (21, 10, 11, 1)))),
+        Tree((12, 12), ((2, (20, 14, 1)),)),
+    ]
 
     def each(ids: tuple[int, ...]) -> list[float]:
         row = torch.tensor([ids])
         return cross_entropy(model(input_ids=row[:, :-1]).logits[0], row[0, 1:], reduction="none").tolist()
 
-    spoken = [loss for tree in trees for prefix, branch in tree.branches for loss in each(tree.trunk[:prefix] + branch)[prefix:]]
+    spoken = [
+        loss
+        for tree in trees
+        for prefix, branch in tree.branches
+        for loss in each(tree.trunk[:prefix] + branch)[prefix:]
+    ]
     first, second = (each(tree.trunk) for tree in trees)
     shown = [first[1], first[3], second[0]]
     got = losses(model, trees, int(search_tokenizer.pad_token_id))

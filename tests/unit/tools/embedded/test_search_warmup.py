@@ -15,7 +15,9 @@ from drmas_pl.tools.embedded.search_trees import losses, render
 from drmas_pl.tools.embedded.search_warmup import DISGUISED, Sampler, demonstrate, train
 
 
-def test_most_episodes_are_disguised(search_tokenizer: PreTrainedTokenizerFast, search_episodes: list[Episode]) -> None:
+def test_most_episodes_are_disguised(
+    search_tokenizer: PreTrainedTokenizerFast, search_episodes: list[Episode]
+) -> None:
     known = {render(search_tokenizer, episode) for episode in search_episodes}
     batches = Sampler(search_episodes, search_tokenizer, seed=0).batches()
     drawn = [tree for _ in range(16) for tree in next(batches)]
@@ -23,7 +25,9 @@ def test_most_episodes_are_disguised(search_tokenizer: PreTrainedTokenizerFast, 
 
 
 def test_a_short_warmup_lowers_the_loss(
-    search_tokenizer: PreTrainedTokenizerFast, search_episodes: list[Episode], capsys: pytest.CaptureFixture[str]
+    search_tokenizer: PreTrainedTokenizerFast,
+    search_episodes: list[Episode],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = build_model(search_tokenizer, seed=0)
     batches = Sampler(search_episodes, search_tokenizer, seed=0).batches()
@@ -33,7 +37,9 @@ def test_a_short_warmup_lowers_the_loss(
     assert losses(model, trees, 0)[0].item() < before - 0.5
 
 
-def test_demonstrations_are_the_same_on_every_run(search_team: HierarchyTeam, search_episodes: list[Episode]) -> None:
+def test_demonstrations_are_the_same_on_every_run(
+    search_team: HierarchyTeam, search_episodes: list[Episode]
+) -> None:
     atlas = Atlas(Corpus("embedded:search/corpus"))
     tasks = read_tasks("embedded:search/train", limit=40)
     assert demonstrate(tasks, search_team, atlas, noise=Noise(), seed=0) == search_episodes
@@ -43,9 +49,14 @@ def test_demonstrations_are_the_same_on_every_run(search_team: HierarchyTeam, se
 def test_evaluation_plays_what_the_model_says(
     search_team: HierarchyTeam, search_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def say(model: object, tok: PreTrainedTokenizerFast, prompts: list[list[int]], temperature: float) -> list[str]:
+    def say(
+        model: object, tok: PreTrainedTokenizerFast, prompts: list[list[int]], temperature: float
+    ) -> list[str]:
         roles = [str(tok.decode(list(prompt[-1:]))) for prompt in prompts]
-        return [{"<|verifier|>": "<verify>yes</verify>", "<|answer|>": "<answer>Euro</answer>"}[role] for role in roles]
+        return [
+            {"<|verifier|>": "<verify>yes</verify>", "<|answer|>": "<answer>Euro</answer>"}[role]
+            for role in roles
+        ]
 
     monkeypatch.setattr("drmas_pl.tools.embedded.search_play.continue_prompts", say)
     tasks = read_tasks("embedded:search/train", limit=200)

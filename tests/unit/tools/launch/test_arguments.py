@@ -31,19 +31,28 @@ def test_a_word_that_sets_nothing_is_refused(word: str) -> None:
 
 
 def test_only_what_has_no_default_is_added_and_settings_may_be_new() -> None:
-    assert rewrite(["env=search", "+agents=loop", "advantage=grpo", "seed=1", "~logger.csv"], ["env", "agents", "advantage"]) == [
+    assert rewrite(
+        ["env=search", "+agents=loop", "advantage=grpo", "seed=1", "~logger.csv"],
+        ["env", "agents", "advantage"],
+    ) == [
         "+env=search",
         "+agents=loop",
         "advantage=grpo",
         "++seed=1",
         "~logger.csv",
     ]
-    assert rewrite(["+env=search", "agents=loop"], ["env", "agents"], bound=["env"]) == ["env=search", "+agents=loop"]
+    assert rewrite(["+env=search", "agents=loop"], ["env", "agents"], bound=["env"]) == [
+        "env=search",
+        "+agents=loop",
+    ]
 
 
 def test_flags_are_told_from_overrides(tmp_path: Path) -> None:
     assert separate(["-m", "seed=1,2", "--cfg=job"][:2]) == (["-m"], ["seed=1,2"])
-    assert separate(["--cfg", "job", "-p", "rollout", "seed=1"]) == (["--cfg", "job", "-p", "rollout"], ["seed=1"])
+    assert separate(["--cfg", "job", "-p", "rollout", "seed=1"]) == (
+        ["--cfg", "job", "-p", "rollout"],
+        ["seed=1"],
+    )
     assert separate(["--info", "seed=1"]) == (["--info"], ["seed=1"])
     for words in (["--config-dir", str(tmp_path), "seed=1"], [f"--config-dir={tmp_path}", "seed=1"]):
         assert separate(words) == ([], [f"hydra.searchpath=['file://{tmp_path}']", "seed=1"])

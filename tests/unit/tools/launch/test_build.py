@@ -32,12 +32,18 @@ def more_tasks(count: int) -> tuple[Task, ...]:
     return make_tasks(count, "more")
 
 
-def test_an_environments_own_tasks_are_played_where_no_file_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_environments_own_tasks_are_played_where_no_file_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING, logger="drmas_pl"):
         data = build_data(config(), EvenEnv(make_tasks(5)), ("train", "validation"))
     assert data.tasks("train") == data.tasks("validation") == make_tasks(5) and not data.tasks("test")
     assert data.tasks_per_iteration == 5 and "the environment's own 5 tasks" in caplog.text
-    data = build_data(config(train={"_target_": f"{__name__}.more_tasks", "count": 30}), EvenEnv(make_tasks(5)), ("train", "validation"))
+    data = build_data(
+        config(train={"_target_": f"{__name__}.more_tasks", "count": 30}),
+        EvenEnv(make_tasks(5)),
+        ("train", "validation"),
+    )
     assert data.tasks("train") == more_tasks(30) and data.tasks("validation") == make_tasks(5)
 
 
@@ -56,7 +62,10 @@ def test_files_are_read_and_the_seed_reaches_the_schedule(tmp_path: Path) -> Non
     [
         ({}, "data.train names no tasks; set it to a JSONL or Parquet file"),
         ({"train": {"_target_": f"{__name__}.more_tasks", "count": 3}}, "data.validation names no tasks"),
-        ({"train": {"_target_": f"{__name__}.more_tasks", "count": "x"}}, "data.train.count: Input should be a valid integer"),
+        (
+            {"train": {"_target_": f"{__name__}.more_tasks", "count": "x"}},
+            "data.train.count: Input should be a valid integer",
+        ),
         ({"train": 3}, "data.train: "),
         ({"balance": "fair"}, "data.balance: Input should be 'none' or 'data_source', got 'fair'"),
         ({"limit_train": 0}, "data: TaskDataModule rejects its settings: limit_train must be at least 1"),
@@ -69,7 +78,9 @@ def test_data_that_cannot_be_played_is_refused(data: dict[str, Any], message: st
 
 def test_more_tasks_per_iteration_than_tasks_are_refused() -> None:
     few = {split: {"_target_": f"{__name__}.more_tasks", "count": 3} for split in ("train", "validation")}
-    with pytest.raises(ConfigError, match=r"data.tasks_per_iteration is 24, but there are only 3 training tasks"):
+    with pytest.raises(
+        ConfigError, match=r"data.tasks_per_iteration is 24, but there are only 3 training tasks"
+    ):
         build_data(config(**few, allow_overlap=True), EvenEnv(), ("train", "validation"))
     assert len(build_data(config(test=few["train"]), EvenEnv(), ("test",)).tasks("test")) == 3
 
@@ -77,16 +88,25 @@ def test_more_tasks_per_iteration_than_tasks_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": "abc"}, "seed: Input should be a valid integer, unable to parse string as an integer, got 'abc'"),
+        (
+            {"seed": "abc"},
+            "seed: Input should be a valid integer, unable to parse string as an integer, got 'abc'",
+        ),
         ({"sharing": "both"}, "sharing: Input should be 'shared', 'per_agent' or 'lora', got 'both'"),
         ({"resume": 3}, "resume: Input should be a valid string, got 3"),
         ({"evaluation": {**base()["evaluation"], "temperature": "hot"}}, "evaluation.temperature: "),
         ({"rollout": {**base()["rollout"], "samples": 0}}, "rollout.samples must be at least 1, got 0"),
     ],
 )
-def test_settings_of_the_run_are_checked_before_anything_is_loaded(changes: dict[str, Any], message: str) -> None:
+def test_settings_of_the_run_are_checked_before_anything_is_loaded(
+    changes: dict[str, Any], message: str
+) -> None:
     run = {**base(), **changes}
-    run["data"] = {**run["data"], "train": {"_target_": f"{__name__}.more_tasks", "count": 30}, "allow_overlap": True}
+    run["data"] = {
+        **run["data"],
+        "train": {"_target_": f"{__name__}.more_tasks", "count": 30},
+        "allow_overlap": True,
+    }
     run["data"]["validation"] = run["data"]["train"]
     with pytest.raises(ConfigError, match=message):
         build_run(run)

@@ -26,7 +26,12 @@ def test_the_file_holds_the_defaults() -> None:
 
 
 def test_groups_ask_for_themselves() -> None:
-    words = ("cluster=ray", "cluster.ranks=4", "cluster.groups.solver.strategy=fsdp2", "cluster.groups.verifier.ranks=1")
+    words = (
+        "cluster=ray",
+        "cluster.ranks=4",
+        "cluster.groups.solver.strategy=fsdp2",
+        "cluster.groups.verifier.ranks=1",
+    )
     found = cluster_settings(config(*words))
     assert found is not None and found.ranks == 4
     assert found.groups == {"solver": GroupRanks(strategy="fsdp2"), "verifier": GroupRanks(ranks=1)}
@@ -38,7 +43,10 @@ def test_groups_ask_for_themselves() -> None:
         (("cluster.ranks=two",), "cluster.ranks: Input should be a valid integer"),
         (("cluster.strategy=zero3",), "cluster.strategy: Input should be 'ddp' or 'fsdp2'"),
         (("cluster.repeats=-1",), "repeats must be at least 0, got -1"),
-        (("cluster.groups.solver.rank=2",), "unknown setting 'cluster.groups.solver.rank'; did you mean 'ranks'"),
+        (
+            ("cluster.groups.solver.rank=2",),
+            "unknown setting 'cluster.groups.solver.rank'; did you mean 'ranks'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(words: tuple[str, ...], message: str) -> None:
@@ -54,7 +62,12 @@ def test_settings_of_a_cluster_are_unknown_without_one() -> None:
 
 def test_the_driver_needs_no_device() -> None:
     trainer = driver_config(config("trainer.accelerator=gpu", "trainer.precision=bf16-mixed"))["trainer"]
-    assert (trainer["accelerator"], trainer["devices"], trainer["strategy"], trainer["precision"]) == ("cpu", 1, "auto", "bf16-mixed")
+    assert (trainer["accelerator"], trainer["devices"], trainer["strategy"], trainer["precision"]) == (
+        "cpu",
+        1,
+        "auto",
+        "bf16-mixed",
+    )
 
 
 @pytest.mark.parametrize("word", ["trainer.devices=2", "trainer.strategy=ddp"])

@@ -17,7 +17,10 @@ WORLD = ("+env=search", "+agents=hierarchy")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("+env=serch", "+agents=loop"), "env has no option 'serch'; did you mean 'search'. choose from: custom, math"),
+        (
+            ("+env=serch", "+agents=loop"),
+            "env has no option 'serch'; did you mean 'search'. choose from: custom, math",
+        ),
         ((*WORLD, "advantage=dr_mass"), "advantage has no option 'dr_mass'; did you mean 'dr_mas"),
         ((*WORLD, "model=zzz"), "model has no option 'zzz'; choose from: hub"),
         (("experiment=paper_maths",), "did you mean 'paper_math"),
@@ -28,7 +31,10 @@ WORLD = ("+env=search", "+agents=hierarchy")
         ((*WORLD, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, "),
         ((*WORLD, "env.max_turn=3"), "unknown setting 'env.max_turn'; did you mean 'env.max_turns'"),
         ((*WORLD, "agents.roles.answer.samplng={}"), "did you mean 'agents.roles.answer.sampling'"),
-        ((*WORLD, "agents.roles.answer.sampling.temprature=1"), "did you mean 'agents.roles.answer.sampling.temperature'"),
+        (
+            (*WORLD, "agents.roles.answer.sampling.temprature=1"),
+            "did you mean 'agents.roles.answer.sampling.temperature'",
+        ),
         ((*WORLD, "agents.roles.answer.model.pth=x"), "did you mean 'agents.roles.answer.model.path'"),
         ((*WORLD, "seed=0,1"), "seed has several values; add --multirun"),
         ((*WORLD, "seed=[0"), "cannot read"),
@@ -41,7 +47,9 @@ def test_mistakes_are_refused_with_the_nearest_name(words: tuple[str, ...], mess
         compose_run(words)
 
 
-@pytest.mark.parametrize(("words", "missing"), [((), "env and agents"), (("+env=math",), "agents"), (("agents=loop",), "env")])
+@pytest.mark.parametrize(
+    ("words", "missing"), [((), "env and agents"), (("+env=math",), "agents"), (("agents=loop",), "env")]
+)
 def test_without_world_or_team_the_choices_are_listed(words: tuple[str, ...], missing: str) -> None:
     with pytest.raises(ConfigError, match=f"choose {missing}, for example") as caught:
         compose_run(words)
@@ -68,7 +76,9 @@ def test_known_settings_pass_with_or_without_plus() -> None:
 def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Path) -> None:
     folder = tmp_path / "experiment"
     folder.mkdir()
-    (folder / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - /env: math\n  - /agents: loop\nrollout:\n  samples: 3\n")
+    (folder / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - /env: math\n  - /agents: loop\nrollout:\n  samples: 3\n"
+    )
     (folder / "settings.yaml").write_text("# @package _global_\nrollout:\n  samples: 4\n")
     (folder / "wrong.yaml").write_text("# @package _global_\nrollout:\n  sampels: 3\n")
     flag = f"--config-dir={tmp_path}"

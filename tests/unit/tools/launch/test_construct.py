@@ -20,14 +20,18 @@ class Base:
 
 
 class Derived(Base):
-    def __init__(self, first: Any, *, rate: float = 0.5, names: Sequence[str] = (), part: Any = None, **more: Any) -> None:
+    def __init__(
+        self, first: Any, *, rate: float = 0.5, names: Sequence[str] = (), part: Any = None, **more: Any
+    ) -> None:
         super().__init__(**more)
         self.first, self.rate, self.names, self.part = first, rate, names, part
 
 
 class Angry:
     def __init__(self, kind: str = "runtime") -> None:
-        raise {"runtime": RuntimeError("boom"), "value": ValueError("odd"), "data": DataError("no file")}[kind]
+        raise {"runtime": RuntimeError("boom"), "value": ValueError("odd"), "data": DataError("no file")}[
+            kind
+        ]
 
 
 def test_values_arrive_as_their_types_and_nested_targets_as_objects() -> None:
@@ -62,7 +66,10 @@ def test_wrong_settings_are_named(changes: dict[str, Any], message: str) -> None
 
 
 def test_a_node_without_target_says_what_to_add() -> None:
-    with pytest.raises(ConfigError, match=r"agents.roles.writer has no _target_; .* agents.roles.writer._target_=my_package.MyClass"):
+    with pytest.raises(
+        ConfigError,
+        match=r"agents.roles.writer has no _target_; .* agents.roles.writer._target_=my_package.MyClass",
+    ):
         build({}, "agents.roles.writer")
 
 

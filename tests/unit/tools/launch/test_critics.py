@@ -18,7 +18,13 @@ from drmas_pl.tools.launch.roles import build_binding
 from tests.helpers.launching import configure
 from tests.helpers.toy import TEAM_WORDS
 
-WORDS = ("+env=custom", "env._target_=tests.integration.test_cli_train.ToyWorld", *TEAM_WORDS, "model=tiny_random", "output_dir=run")
+WORDS = (
+    "+env=custom",
+    "env._target_=tests.integration.test_cli_train.ToyWorld",
+    *TEAM_WORDS,
+    "model=tiny_random",
+    "output_dir=run",
+)
 PPO = ("advantage=gae", "critic=value_head", "objective=ppo")
 
 
@@ -37,10 +43,20 @@ def test_without_a_choice_there_are_no_critics() -> None:
 
 def test_critics_take_their_settings_from_the_run() -> None:
     plain = critic_settings(config(*PPO))
-    assert plain.value_clip == 0.2 and plain.dump_folder == "run/skipped" and (plain.epochs, plain.warmup) == (1, 0)
-    changed = critic_settings(config(*PPO, "update.epochs=3", "update.max_grad_norm=0.5", "optimizer.schedule=cosine"))
+    assert (
+        plain.value_clip == 0.2
+        and plain.dump_folder == "run/skipped"
+        and (plain.epochs, plain.warmup) == (1, 0)
+    )
+    changed = critic_settings(
+        config(*PPO, "update.epochs=3", "update.max_grad_norm=0.5", "optimizer.schedule=cosine")
+    )
     assert (changed.epochs, changed.max_grad_norm, changed.optimizer.schedule) == (3, 0.5, "cosine")
-    own = critic_settings(config(*PPO, "update.epochs=3", "critic.epochs=2", "critic.value_clip=null", "critic.optimizer.eps=1e-5"))
+    own = critic_settings(
+        config(
+            *PPO, "update.epochs=3", "critic.epochs=2", "critic.value_clip=null", "critic.optimizer.eps=1e-5"
+        )
+    )
     assert (own.epochs, own.value_clip, own.optimizer.eps) == (2, None, 1e-5)
 
 
@@ -55,7 +71,9 @@ def test_a_critic_learns_ten_times_faster_unless_told_otherwise(words: tuple[str
 
 
 def test_a_run_is_built_with_its_critics() -> None:
-    run = built(*PPO, "critic.sharing=per_agent", "critic.warmup=2", "trainer.max_iterations=5", "advantage.gamma=0.9")
+    run = built(
+        *PPO, "critic.sharing=per_agent", "critic.warmup=2", "trainer.max_iterations=5", "advantage.gamma=0.9"
+    )
     assert sorted(run.critics) == ["editor", "writer"] and isinstance(run.trainer.estimator, GaeEstimator)
     assert run.trainer.estimator.gamma == 0.9
     for critic in run.critics.values():

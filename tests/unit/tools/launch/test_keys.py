@@ -25,7 +25,10 @@ def mapping(options: dict[str, Any] | None = None) -> None: ...
 
 
 def test_keys_of_the_reference_and_arguments_of_targets_are_known() -> None:
-    check_keys({"a": {"b": 1}, "env": {"_target_": f"{HERE}.Narrow", "size": 2, "tasks": []}}, {"a": {"b": 2}, "env": {}})
+    check_keys(
+        {"a": {"b": 1}, "env": {"_target_": f"{HERE}.Narrow", "size": 2, "tasks": []}},
+        {"a": {"b": 2}, "env": {}},
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,10 @@ def test_keys_of_the_reference_and_arguments_of_targets_are_known() -> None:
     [
         ({"a": {"c": 1}}, r"unknown setting 'a.c'; a has b$"),
         ({"a": {"bb": 1}}, r"unknown setting 'a.bb'; did you mean 'a.b'\?"),
-        ({"env": {"_target_": f"{HERE}.Narrow", "sise": 2}}, r"unknown setting 'env.sise'; did you mean 'env.size'\?"),
+        (
+            {"env": {"_target_": f"{HERE}.Narrow", "sise": 2}},
+            r"unknown setting 'env.sise'; did you mean 'env.size'\?",
+        ),
         ({"env": {"_target_": f"{HERE}.mapping", "option": {}}}, "did you mean 'env.options'"),
     ],
 )

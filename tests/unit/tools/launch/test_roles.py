@@ -11,7 +11,13 @@ import pytest
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.errors import ConfigError
 from drmas_pl.tools.launch.keys import ROLE_SETTINGS
-from drmas_pl.tools.launch.roles import ModelSettings, build_binding, check_run_settings, role_model, role_order
+from drmas_pl.tools.launch.roles import (
+    ModelSettings,
+    build_binding,
+    check_run_settings,
+    role_model,
+    role_order,
+)
 from tests.helpers.launching import configure
 
 
@@ -46,8 +52,16 @@ def test_run_wide_settings_reach_every_role() -> None:
         binding = build_binding(name, run)
         agent = binding.agent
         assert (agent.overflow, agent.invalid_penalty, agent.on_truncated) == ("both_ends", 0.3, "mask")
-        assert (agent.sampling.temperature, agent.sampling.max_new_tokens, agent.max_prompt_tokens) == (0.7, 16, 1536)
-        assert (agent.objective.entropy_coef, binding.optimizer.lr, binding.update.updates_per_iteration) == (0.1, 0.5, 2)
+        assert (agent.sampling.temperature, agent.sampling.max_new_tokens, agent.max_prompt_tokens) == (
+            0.7,
+            16,
+            1536,
+        )
+        assert (agent.objective.entropy_coef, binding.optimizer.lr, binding.update.updates_per_iteration) == (
+            0.1,
+            0.5,
+            2,
+        )
         assert binding.update.dump_folder == "run/skipped" and binding.model == "random:llama-tiny"
 
 
@@ -66,7 +80,12 @@ def test_a_roles_own_settings_win_and_touch_nobody_else() -> None:
     )
     solver, verifier = build_binding("solver", run), build_binding("verifier", run)
     agent = solver.agent
-    assert (agent.overflow, agent.invalid_penalty, agent.on_truncated, agent.max_prompt_tokens) == ("both_ends", 0.2, "keep", 99)
+    assert (agent.overflow, agent.invalid_penalty, agent.on_truncated, agent.max_prompt_tokens) == (
+        "both_ends",
+        0.2,
+        "keep",
+        99,
+    )
     assert (agent.sampling.temperature, agent.objective.clip_low, solver.trainable) == (0.5, 0.1, False)
     assert (solver.optimizer.lr, solver.optimizer.weight_decay, solver.update.epochs) == (0.25, 0.5, 3)
     assert verifier.agent.settings() == {**build_binding("verifier", base()).agent.settings()}
@@ -99,7 +118,10 @@ def test_a_roles_model_is_a_file_a_path_or_settings() -> None:
         ({"model__dtype": "float8"}, "model.dtype: Input should be 'float32', 'bfloat16' or 'float16'"),
         ({"rollout__temperature": "hot"}, "rollout.temperature: "),
         ({"objective__clip_low": 2.0}, "objective: clip_low must"),
-        ({"update__old_logp": "guess"}, "update.old_logp: Input should be 'engine' or 'recompute', got 'guess'"),
+        (
+            {"update__old_logp": "guess"},
+            "update.old_logp: Input should be 'engine' or 'recompute', got 'guess'",
+        ),
     ],
 )
 def test_run_settings_are_checked_under_their_own_name(changes: dict[str, Any], message: str) -> None:
@@ -112,7 +134,10 @@ def test_run_settings_are_checked_under_their_own_name(changes: dict[str, Any], 
     [
         ({"trainable": "maybe"}, "agents.roles.solver.trainable must be true or false, got 'maybe'"),
         ({"sampling": {"top_p": 3}}, "agents.roles.solver.sampling: top_p must"),
-        ({"overflow": "oldest"}, "agents.roles.solver.overflow: Input should be 'newest' or 'both_ends', got 'oldest'"),
+        (
+            {"overflow": "oldest"},
+            "agents.roles.solver.overflow: Input should be 'newest' or 'both_ends', got 'oldest'",
+        ),
         ({"model": {"lr": "x"}}, "agents.roles.solver.model.lr: "),
         ({"template": "short"}, "Solver has no template 'short'"),
         ({"lr": -1.0}, "agents.roles.solver.optimizer: lr must be positive"),
@@ -120,13 +145,16 @@ def test_run_settings_are_checked_under_their_own_name(changes: dict[str, Any], 
 )
 def test_a_roles_settings_are_checked_under_the_roles_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_binding("solver", config(**{f"agents__roles__solver__{key}": value for key, value in changes.items()}))
+        build_binding(
+            "solver", config(**{f"agents__roles__solver__{key}": value for key, value in changes.items()})
+        )
 
 
 def test_roles_are_the_teams_agents_and_nobody_else() -> None:
     team = LoopTeam.__new__(LoopTeam)
     assert role_order(team, {"verifier": {}, "solver": {}}) == ["solver", "verifier"]
     with pytest.raises(
-        ConfigError, match=r"must name exactly \['solver', 'verifier'\], got \['solver', 'verifer'\]; did you mean 'verifier'"
+        ConfigError,
+        match=r"must name exactly \['solver', 'verifier'\], got \['solver', 'verifer'\]; did you mean 'verifier'",
     ):
         role_order(team, {"solver": {}, "verifer": {}})

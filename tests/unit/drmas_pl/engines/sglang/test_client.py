@@ -29,8 +29,13 @@ def client(fake: FakeSglang) -> Iterator[Client]:
 
 
 def test_json_and_text_are_read_as_what_they_are(fake: FakeSglang, client: Client) -> None:
-    assert client.get("/server_info")["nested"] == {"a": 1} and client.post("/flush_cache") == "Cache flushed."
-    assert client.start("/update_weight_version", {"new_version": "5"}).result() == {"success": True} and fake.weight_version == "5"
+    assert (
+        client.get("/server_info")["nested"] == {"a": 1} and client.post("/flush_cache") == "Cache flushed."
+    )
+    assert (
+        client.start("/update_weight_version", {"new_version": "5"}).result() == {"success": True}
+        and fake.weight_version == "5"
+    )
 
 
 def test_refusals_silence_and_loss_are_told_apart(fake: FakeSglang, client: Client) -> None:
@@ -75,7 +80,11 @@ def test_a_closed_client_may_be_closed_again(fake: FakeSglang) -> None:
 
 
 def test_what_another_thread_waits_for_counts_as_lost_when_the_client_is_closed(fake: FakeSglang) -> None:
-    client, arrived, leave = Client(fake.url, timeout=30.0, max_concurrent=1), threading.Event(), threading.Event()
+    client, arrived, leave = (
+        Client(fake.url, timeout=30.0, max_concurrent=1),
+        threading.Event(),
+        threading.Event(),
+    )
     fake.hooks["/generate"] = lambda body: (arrived.set(), leave.wait(20.0), None)[2]  # type: ignore[func-returns-value]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.post_all, "/generate", [{}, {}], alive=lambda: True)
@@ -95,4 +104,7 @@ def test_what_another_thread_sends_while_the_client_is_being_closed_counts_as_lo
     client._wait(client._session.close())
     with pytest.raises(ServerLost, match="is being closed"):
         client.get("/server_info")
-    assert all(isinstance(answer, ServerLost) for answer in client.post_all("/generate", [{}, {}], alive=lambda: True))
+    assert all(
+        isinstance(answer, ServerLost)
+        for answer in client.post_all("/generate", [{}, {}], alive=lambda: True)
+    )

@@ -25,7 +25,9 @@ from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 from tests.helpers.fake_sglang import FakeSglang, cut, slow
 
 REQUESTS = [
-    GenerationRequest((5, 6, 7 + task), SamplingParams(max_new_tokens=4), seed=9 * task + sample, order=(task, sample))
+    GenerationRequest(
+        (5, 6, 7 + task), SamplingParams(max_new_tokens=4), seed=9 * task + sample, order=(task, sample)
+    )
     for task in range(3)
     for sample in range(2)
 ]
@@ -42,7 +44,9 @@ def world() -> Iterator[tuple[Any, Any, FakeSglang]]:
 def engine_for(world: tuple[Any, Any, FakeSglang], **settings: Any) -> SglangEngine:
     policy, tokenizer, fake = world
     server = ServerSettings(**{"start_timeout": 5.0, **settings.pop("server", {})})
-    return SglangEngine(policy, tokenizer, url=fake.url, server=server, **{"request_timeout": 20.0, **settings})
+    return SglangEngine(
+        policy, tokenizer, url=fake.url, server=server, **{"request_timeout": 20.0, **settings}
+    )
 
 
 def train(policy: Any) -> None:
@@ -89,7 +93,10 @@ def test_new_weights_are_sent_once_probed_and_stamped(world: Any) -> None:
     engine.generate(REQUESTS)
     train(policy)
     engine.sync(3)
-    assert engine.generate(REQUESTS)[0].weights_version == 3 and engine.generate(REQUESTS)[0].weights_version == 3
+    assert (
+        engine.generate(REQUESTS)[0].weights_version == 3
+        and engine.generate(REQUESTS)[0].weights_version == 3
+    )
     update = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
     assert fake.paths() == update * 2 and fake.weight_version == "3"
     assert same(engine.generate(REQUESTS), expected(world))
@@ -102,7 +109,9 @@ def test_a_sleeping_engine_takes_new_weights_when_it_is_next_used(world: Any) ->
     assert fake.calls == []
     train(policy)
     engine.wake()
-    assert engine.generate(REQUESTS)[0].weights_version == 5 and same(engine.generate(REQUESTS), expected(world))
+    assert engine.generate(REQUESTS)[0].weights_version == 5 and same(
+        engine.generate(REQUESTS), expected(world)
+    )
 
 
 def test_memory_is_given_back_and_taken_again_in_the_right_order(world: Any) -> None:
@@ -112,7 +121,11 @@ def test_memory_is_given_back_and_taken_again_in_the_right_order(world: Any) -> 
     engine.generate(REQUESTS)
     fake.calls.clear()
     engine.sleep()
-    assert fake.paths() == ["/pause_generation", "/flush_cache", "/release_memory_occupation"] and fake.released == {"weights", "kv_cache"}
+    assert fake.paths() == [
+        "/pause_generation",
+        "/flush_cache",
+        "/release_memory_occupation",
+    ] and fake.released == {"weights", "kv_cache"}
     fake.calls.clear()
     train(policy)
     engine.wake()
@@ -143,7 +156,9 @@ def test_a_sleeping_engine_refuses_and_sleeping_twice_is_one_sleep(world: Any) -
     engine.generate(REQUESTS)
     engine.sleep()
     engine.sleep()
-    assert len(fake.bodies("/release_memory_occupation")) == 1 and fake.bodies("/release_memory_occupation")[0] == {"tags": ["kv_cache"]}
+    assert len(fake.bodies("/release_memory_occupation")) == 1 and fake.bodies("/release_memory_occupation")[
+        0
+    ] == {"tags": ["kv_cache"]}
 
 
 def test_weights_that_did_not_arrive_are_noticed(world: Any) -> None:
@@ -164,7 +179,10 @@ def test_weights_that_did_not_arrive_are_noticed(world: Any) -> None:
 
 def test_a_refused_update_is_an_error_with_its_reason(world: Any) -> None:
     _, _, fake = world
-    fake.hooks["/update_weights_from_disk"] = lambda body: (200, {"success": False, "message": "shapes differ"})
+    fake.hooks["/update_weights_from_disk"] = lambda body: (
+        200,
+        {"success": False, "message": "shapes differ"},
+    )
     engine = engine_for(world)
     engine.wake()
     with pytest.raises(EngineError, match="the server did not load weights from disk: shapes differ"):
@@ -180,10 +198,16 @@ def test_requests_say_everything_and_those_of_a_task_come_together(world: Any) -
     bodies = [body for body in fake.bodies("/generate") if "logprob_start_len" not in body]
     assert [body["input_ids"][2] for body in bodies] == [7, 7, 8, 8, 9, 9] and fake.busiest == 1
     assert [body["sampling_params"]["sampling_seed"] for body in bodies] == [0, 1, 9, 10, 18, 19]
-    assert len({body["rid"] for body in bodies}) == 6 and "data_parallel_rank" not in bodies[0] and "routed_dp_rank" not in bodies[0]
+    assert (
+        len({body["rid"] for body in bodies}) == 6
+        and "data_parallel_rank" not in bodies[0]
+        and "routed_dp_rank" not in bodies[0]
+    )
     sampling = bodies[0]["sampling_params"]
     assert (
-        sampling["no_stop_trim"] is True and sampling["max_new_tokens"] == 4 and sampling["stop_token_ids"] == sorted(engine.stop_token_ids)
+        sampling["no_stop_trim"] is True
+        and sampling["max_new_tokens"] == 4
+        and sampling["stop_token_ids"] == sorted(engine.stop_token_ids)
     )
 
 
@@ -209,7 +233,9 @@ def test_copies_of_the_weights_share_the_tasks_and_want_the_disk(world: Any) -> 
         engine_for(world, sync="group").wake()
 
 
-def test_a_cut_connection_is_taken_up_again_and_answers_are_those_it_would_have_given(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_connection_is_taken_up_again_and_answers_are_those_it_would_have_given(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     _, _, fake = world
     engine = engine_for(world)
     engine.wake()
@@ -240,13 +266,18 @@ def test_a_server_that_a_detached_engine_loses_cannot_be_replaced_until_the_next
     engine.wake()
     engine.detach()
     fake.hooks["/generate"] = cut(1)
-    with pytest.raises(EngineError, match="the server was lost while the trainer moved on from weights 0, with which alone it could be"):
+    with pytest.raises(
+        EngineError,
+        match="the server was lost while the trainer moved on from weights 0, with which alone it could be",
+    ):
         engine.generate(REQUESTS)
     engine.sync(1)
     assert same(engine.generate(REQUESTS), expected(world))
 
 
-@pytest.mark.parametrize(("release", "own"), [("nothing", True), ("cache", False), ("all", False), (None, True)])
+@pytest.mark.parametrize(
+    ("release", "own"), [("nothing", True), ("cache", False), ("all", False), (None, True)]
+)
 def test_a_server_that_gives_nothing_back_has_weights_of_its_own(world: Any, release: Any, own: bool) -> None:
     assert engine_for(world, release=release).own_weights is own
 
@@ -260,7 +291,9 @@ def test_a_server_that_is_lost_for_good_is_an_error(world: Any) -> None:
         engine.generate(REQUESTS)
 
 
-def test_a_server_that_is_gone_when_it_should_sleep_is_a_warning(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_gone_when_it_should_sleep_is_a_warning(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     _, _, fake = world
     engine = engine_for(world, release="all")
     engine.wake()
@@ -278,9 +311,18 @@ def test_a_request_that_is_refused_or_late_is_aborted_alone(world: Any) -> None:
     engine = engine_for(world, request_timeout=1.0)
     engine.wake()
     reference = engine.generate(REQUESTS)
-    fake.hooks["/generate"] = lambda body: (400, {"error": {"message": "too long"}}) if body["input_ids"][2] == 8 else None
+    fake.hooks["/generate"] = lambda body: (
+        (400, {"error": {"message": "too long"}}) if body["input_ids"][2] == 8 else None
+    )
     reasons = [completion.finish_reason for completion in engine.generate(REQUESTS)]
-    assert [reason == "abort" for reason in reasons] == [False, False, True, True, False, False] and not fake.bodies("/abort_request")
+    assert [reason == "abort" for reason in reasons] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ] and not fake.bodies("/abort_request")
     fake.hooks["/generate"] = slow(1.5, lambda body: body["sampling_params"].get("sampling_seed") == 0)
     late = engine.generate(REQUESTS)
     assert late[0] == Completion((), (), "abort", 0) and same(late[1:], reference[1:])
@@ -293,7 +335,10 @@ def test_an_abort_of_the_server_is_passed_on(world: Any) -> None:
     engine = engine_for(world)
     engine.wake()
     engine.generate(REQUESTS)
-    meta = {"finish_reason": {"type": "abort", "message": "paused"}, "output_token_logprobs": [[-1.0, 4, None]]}
+    meta = {
+        "finish_reason": {"type": "abort", "message": "paused"},
+        "output_token_logprobs": [[-1.0, 4, None]],
+    }
     fake.hooks["/generate"] = lambda body: (200, {"output_ids": [4, 5], "meta_info": meta})
     assert engine.generate(REQUESTS[:1]) == [Completion((4,), (-1.0,), "abort", 0)]
 
@@ -334,9 +379,12 @@ def test_an_interrupt_while_the_server_works_aborts_its_work(world: Any) -> None
     engine.wake()
     engine.generate(REQUESTS)
     fake.hooks["/abort_request"] = lambda body: aborted.set()
-    fake.hooks["/generate"] = lambda body: (wait_for_main_thread("finish"), os.kill(os.getpid(), signal.SIGINT), aborted.wait(20.0), None)[
-        3
-    ]
+    fake.hooks["/generate"] = lambda body: (
+        wait_for_main_thread("finish"),
+        os.kill(os.getpid(), signal.SIGINT),
+        aborted.wait(20.0),
+        None,
+    )[3]
     with pytest.raises(KeyboardInterrupt):
         engine.begin(REQUESTS[:1])()
     assert fake.bodies("/abort_request") == [{"rid": "", "abort_all": True}]
@@ -391,7 +439,10 @@ def test_ids_outside_the_vocabulary_never_reach_the_server(world: Any) -> None:
 
 def test_the_shorter_context_counts(world: Any) -> None:
     _, _, fake = world
-    assert engine_for(world).context_length == 122 and engine_for(world, server={"context_length": 60}).context_length == 54
+    assert (
+        engine_for(world).context_length == 122
+        and engine_for(world, server={"context_length": 60}).context_length == 54
+    )
     fake.info["max_req_input_len"] = 50
     engine = engine_for(world)
     engine.wake()
@@ -405,7 +456,10 @@ def test_threads_of_closed_engines_end(world: Any) -> None:
     engine.generate(REQUESTS)
     engine.close()
     engine.close()
-    assert not any(thread.name.startswith("client of") for thread in threading.enumerate()) or threading.active_count() <= before
+    assert (
+        not any(thread.name.startswith("client of") for thread in threading.enumerate())
+        or threading.active_count() <= before
+    )
 
 
 @pytest.mark.parametrize(
@@ -415,9 +469,15 @@ def test_threads_of_closed_engines_end(world: Any) -> None:
         ({"python": "python", "url": "http://x"}, "got both"),
         ({"python": "/nowhere/python"}, "engine.python='/nowhere/python' is no program"),
         ({"url": "x:1"}, "engine.url='x:1' is no address"),
-        ({"url": "http://x", "sync": "smoke"}, r"engine.sync must be one of \['disk', 'group', 'tensor'\], got 'smoke'"),
+        (
+            {"url": "http://x", "sync": "smoke"},
+            r"engine.sync must be one of \['disk', 'group', 'tensor'\], got 'smoke'",
+        ),
         ({"url": "http://x", "max_concurrent": 0}, "engine.max_concurrent must be at least 1"),
-        ({"url": "http://x", "sync": "group", "server": ServerSettings(data_parallel=2)}, "reaches one copy of the weights"),
+        (
+            {"url": "http://x", "sync": "group", "server": ServerSettings(data_parallel=2)},
+            "reaches one copy of the weights",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:

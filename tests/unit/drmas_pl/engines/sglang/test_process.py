@@ -78,9 +78,18 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., SglangEngine]]:
     engines = []
 
     def make(environment: dict[str, str] | None = None, **server: Any) -> SglangEngine:
-        settings = {"device": "cpu", "start_timeout": 60.0, "environment": {"PYTHONPATH": str(tmp_path), **(environment or {})}, **server}
+        settings = {
+            "device": "cpu",
+            "start_timeout": 60.0,
+            "environment": {"PYTHONPATH": str(tmp_path), **(environment or {})},
+            **server,
+        }
         engine = SglangEngine(
-            *tiny_policy(), python=sys.executable, server=ServerSettings(**settings), folder=str(tmp_path / "run"), probe_tolerance=1e9
+            *tiny_policy(),
+            python=sys.executable,
+            server=ServerSettings(**settings),
+            folder=str(tmp_path / "run"),
+            probe_tolerance=1e9,
         )
         engines.append(engine)
         return engine
@@ -113,8 +122,12 @@ def worker_of(process: ServerProcess) -> int:
     return int(line.split()[1])
 
 
-def test_a_server_is_started_with_its_flags_used_and_stopped_with_its_workers(make_engine: Any, tmp_path: Path) -> None:
-    engine = make_engine(max_total_tokens=4096, arguments={"log_level": "warning", "skip_server_warmup": True})
+def test_a_server_is_started_with_its_flags_used_and_stopped_with_its_workers(
+    make_engine: Any, tmp_path: Path
+) -> None:
+    engine = make_engine(
+        max_total_tokens=4096, arguments={"log_level": "warning", "skip_server_warmup": True}
+    )
     engine.wake()
     process = process_of(engine)
     worker = worker_of(process)
@@ -122,15 +135,26 @@ def test_a_server_is_started_with_its_flags_used_and_stopped_with_its_workers(ma
     engine.sync(4)
     assert engine.generate([REQUEST])[0].weights_version == 4
     words = process.log_file.read_text()
-    for flag in ("'--device', 'cpu'", "'--max-total-tokens', '4096'", "'--log-level', 'warning'", "'--skip-server-warmup'"):
+    for flag in (
+        "'--device', 'cpu'",
+        "'--max-total-tokens', '4096'",
+        "'--log-level', 'warning'",
+        "'--skip-server-warmup'",
+    ):
         assert flag in words
-    assert "'--enable-deterministic-inference'" in words and "'--dtype', 'float32'" in words and "memory-saver" not in words
+    assert (
+        "'--enable-deterministic-inference'" in words
+        and "'--dtype', 'float32'" in words
+        and "memory-saver" not in words
+    )
     assert not list(tmp_path.glob("run/*/*.safetensors")) and not list(tmp_path.glob("run/*/start"))
     engine.close()
     assert gone(process.pid) and gone(worker)
 
 
-def test_it_sees_the_devices_it_is_told_of_and_nothing_of_the_trainers_ranks(make_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sees_the_devices_it_is_told_of_and_nothing_of_the_trainers_ranks(
+    make_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("RANK", "1"), ("MASTER_ADDR", "here"), ("CUDA_VISIBLE_DEVICES", "1")):
         monkeypatch.setenv(name, value)
     for devices, seen in ((("1", "3"), "1,3"), ((), "1")):
@@ -146,9 +170,14 @@ def test_it_sees_the_devices_it_is_told_of_and_nothing_of_the_trainers_ranks(mak
 
 def test_more_devices_than_there_are_are_refused(make_engine: Any) -> None:
     engine = make_engine(device="cuda", tensor_parallel=2, data_parallel=2, base_gpu_id=1)
-    with pytest.raises(ConfigError, match=r"needs 5 GPUs .*data_parallel=2, base_gpu_id=1\), but .* have 4 on the first one's machine"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 5 GPUs .*data_parallel=2, base_gpu_id=1\), but .* have 4 on the first one's machine",
+    ):
         engine.use_devices(("0", "1", "2", "3"))
-    make_engine(device="cuda", tensor_parallel=2, data_parallel=2, arguments={"enable_dp_attention": True}).use_devices(("0", "1"))
+    make_engine(
+        device="cuda", tensor_parallel=2, data_parallel=2, arguments={"enable_dp_attention": True}
+    ).use_devices(("0", "1"))
 
 
 def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -> None:
@@ -163,7 +192,9 @@ def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -
 
 def test_a_server_that_cannot_start_says_why(make_engine: Any) -> None:
     engine = make_engine({"FAIL": "1"})
-    with pytest.raises(EngineError, match=r"(?s)ended while it started; its exit code is 1.*no memory left on the device"):
+    with pytest.raises(
+        EngineError, match=r"(?s)ended while it started; its exit code is 1.*no memory left on the device"
+    ):
         engine.wake()
 
 
@@ -185,7 +216,12 @@ def test_a_server_ends_when_the_trainer_does_however_that_ends(tmp_path: Path) -
     (tmp_path / "sglang/launch_server.py").write_text(STAND_IN)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[5])}
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
     )
     assert result.returncode == -9, result.stderr
     server, worker = map(int, result.stdout.split())

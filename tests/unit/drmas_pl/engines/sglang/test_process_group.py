@@ -43,4 +43,6 @@ def test_both_halves_meet_and_tensors_arrive_in_order() -> None:
 
 def test_a_server_that_does_not_come_is_an_error_in_time() -> None:
     with pytest.raises(RuntimeError):
-        UpdateGroup("alone", backend="gloo", world_size=2, host="127.0.0.1", port=free_port("127.0.0.1"), timeout=1.0)
+        UpdateGroup(
+            "alone", backend="gloo", world_size=2, host="127.0.0.1", port=free_port("127.0.0.1"), timeout=1.0
+        )

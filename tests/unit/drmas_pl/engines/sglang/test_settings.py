@@ -24,21 +24,34 @@ from tests.helpers.fake_sglang import FakeSglang
 
 
 def flags(settings: ServerSettings, **changes: Any) -> str:
-    told: dict[str, Any] = {"model": Path("m"), "device": "cuda", "dtype": "bfloat16", "port": 1, "memory_saver": True, "version": 0}
+    told: dict[str, Any] = {
+        "model": Path("m"),
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "port": 1,
+        "memory_saver": True,
+        "version": 0,
+    }
     return " ".join(launch_flags(settings, **{**told, **changes}))
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"tensor_parallel": 2, "data_parallel": 3, "base_gpu_id": 4}, "--tensor-parallel-size 2 --data-parallel-size 3 --base-gpu-id 4"),
+        (
+            {"tensor_parallel": 2, "data_parallel": 3, "base_gpu_id": 4},
+            "--tensor-parallel-size 2 --data-parallel-size 3 --base-gpu-id 4",
+        ),
         (
             {"memory_fraction": 0.4, "max_total_tokens": 9, "context_length": 8},
             "--mem-fraction-static 0.4 --max-total-tokens 9 --context-length 8",
         ),
         ({}, "--enable-deterministic-inference --enable-memory-saver"),
         ({"weights_backup": True}, "--enable-memory-saver --enable-weights-cpu-backup"),
-        ({"lora_rank": 8, "lora_targets": ["q_proj", "v_proj"]}, "--enable-lora --max-lora-rank 8 --lora-target-modules q_proj v_proj"),
+        (
+            {"lora_rank": 8, "lora_targets": ["q_proj", "v_proj"]},
+            "--enable-lora --max-lora-rank 8 --lora-target-modules q_proj v_proj",
+        ),
         (
             {"arguments": {"attention_backend": "fa3", "skip-server-warmup": True, "x": False}},
             "--attention-backend fa3 --skip-server-warmup",
@@ -54,10 +67,14 @@ def test_flags_that_were_not_asked_for_are_not_given() -> None:
     words = flags(ServerSettings(seeded=False, weights_backup=True), memory_saver=False)
     for flag in ("deterministic", "memory-saver", "cpu-backup", "lora", "mem-fraction", "device"):
         assert flag not in words
-    assert "--device cpu --attention-backend torch_native --disable-overlap-schedule" in flags(ServerSettings(), device="cpu")
+    assert "--device cpu --attention-backend torch_native --disable-overlap-schedule" in flags(
+        ServerSettings(), device="cpu"
+    )
 
 
-@pytest.mark.parametrize("settings", [{"tensor_parallel": 0}, {"memory_fraction": 1.0}, {"start_timeout": 0}, {"lora_rank": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"tensor_parallel": 0}, {"memory_fraction": 1.0}, {"start_timeout": 0}, {"lora_rank": 0}]
+)
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"engine\.server"):
         ServerSettings(**settings)
@@ -65,7 +82,11 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("version", "session", "rank", "bits"),
-    [("0.5.3", False, "data_parallel_rank", 31), ("0.5.10.post2", False, "routed_dp_rank", 63), ("0.5.21", True, "routed_dp_rank", 63)],
+    [
+        ("0.5.3", False, "data_parallel_rank", 31),
+        ("0.5.10.post2", False, "routed_dp_rank", 63),
+        ("0.5.21", True, "routed_dp_rank", 63),
+    ],
 )
 def test_versions_differ_where_they_do(version: str, session: bool, rank: str, bits: int) -> None:
     dialect = Dialect.of(version)
@@ -74,7 +95,8 @@ def test_versions_differ_where_they_do(version: str, session: bool, rank: str, b
 
 
 @pytest.mark.parametrize(
-    ("version", "message"), [("0.5.2", "0.5.3 or newer is needed"), ("0.4.10", "or newer"), ("main", "expected three numbers")]
+    ("version", "message"),
+    [("0.5.2", "0.5.3 or newer is needed"), ("0.4.10", "or newer"), ("main", "expected three numbers")],
 )
 def test_other_versions_are_refused(version: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
@@ -125,7 +147,9 @@ def test_the_probe_notices_other_weights_and_nan() -> None:
 
 
 def test_memory_that_was_not_released_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineError, match=r"from 5 MiB to 4 MiB; .*engine.release=nothing.*--enable-memory-saver"):
+    with pytest.raises(
+        EngineError, match=r"from 5 MiB to 4 MiB; .*engine.release=nothing.*--enable-memory-saver"
+    ):
         check_released(5 << 20, 4 << 20)
     assert free_bytes(torch.device("cpu")) is None
     fake = FakeSglang(*tiny_policy())

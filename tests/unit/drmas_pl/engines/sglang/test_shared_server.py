@@ -24,7 +24,10 @@ from drmas_pl.testing import tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 from tests.helpers.fake_sglang import FakeSglang, cut
 
-REQUESTS = [GenerationRequest((5, 6, 7 + task), SamplingParams(max_new_tokens=4), seed=task, order=(task,)) for task in range(3)]
+REQUESTS = [
+    GenerationRequest((5, 6, 7 + task), SamplingParams(max_new_tokens=4), seed=task, order=(task,))
+    for task in range(3)
+]
 _, TOKENIZER = tiny_policy(seed=3, context_length=128)
 Make = Callable[..., SglangEngine]
 
@@ -32,7 +35,9 @@ Make = Callable[..., SglangEngine]
 @pytest.fixture
 def policies() -> dict[str, AdapterPolicy]:
     """Two adapters on one base, which differ, and the base alone."""
-    found = share_base(tiny_policy(seed=3, context_length=128)[0], ["a", "b"], LoraSettings(rank=4), path="base")
+    found = share_base(
+        tiny_policy(seed=3, context_length=128)[0], ["a", "b"], LoraSettings(rank=4), path="base"
+    )
     learn(found["a"], 0.1)
     learn(found["b"], -0.1)
     return {**found, "frozen": found["a"].without_adapter()}
@@ -43,9 +48,21 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSglang]]:
     """Servers that were started, each in a thread in place of a process."""
     fakes: list[FakeSglang] = []
 
-    def launch(python: str, settings: ServerSettings, *, model: Path, version: int, client: Mapping[str, Any], **more: Any) -> Server:
+    def launch(
+        python: str,
+        settings: ServerSettings,
+        *,
+        model: Path,
+        version: int,
+        client: Mapping[str, Any],
+        **more: Any,
+    ) -> Server:
         info = {"enable_weights_cpu_backup": settings.weights_backup}
-        fakes.append(FakeSglang(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval(), TOKENIZER, info=info))
+        fakes.append(
+            FakeSglang(
+                AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval(), TOKENIZER, info=info
+            )
+        )
         fakes[-1].weight_version = str(version)
         return attach(fakes[-1].url, start_timeout=5.0, client=client)
 
@@ -61,7 +78,16 @@ def make(policies: dict[str, AdapterPolicy], tmp_path: Path) -> Iterator[Make]:
 
     def build(name: str, **settings: Any) -> SglangEngine:
         server = ServerSettings(device="cpu", **settings.pop("server", {}))
-        engines.append(SglangEngine(policies[name], TOKENIZER, python=sys.executable, server=server, folder=str(tmp_path), **settings))
+        engines.append(
+            SglangEngine(
+                policies[name],
+                TOKENIZER,
+                python=sys.executable,
+                server=server,
+                folder=str(tmp_path),
+                **settings,
+            )
+        )
         return engines[-1]
 
     yield build
@@ -78,13 +104,21 @@ def learn(policy: AdapterPolicy, by: float) -> None:
 
 def check(engine: SglangEngine, policy: AdapterPolicy) -> None:
     """Make sure that the server samples with the policy's adapter."""
-    found, wanted = engine.generate(REQUESTS), TransformersEngine(policy, TOKENIZER, reuse_prefixes=False).generate(REQUESTS)
+    found, wanted = (
+        engine.generate(REQUESTS),
+        TransformersEngine(policy, TOKENIZER, reuse_prefixes=False).generate(REQUESTS),
+    )
     assert [completion.token_ids for completion in found] == [completion.token_ids for completion in wanted]
     for left, right in zip(found, wanted):
-        assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4) and left.weights_version == engine.weights_version
+        assert (
+            left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+            and left.weights_version == engine.weights_version
+        )
 
 
-def test_engines_around_one_base_share_a_server(make: Make, policies: dict[str, AdapterPolicy], started: list[FakeSglang]) -> None:
+def test_engines_around_one_base_share_a_server(
+    make: Make, policies: dict[str, AdapterPolicy], started: list[FakeSglang]
+) -> None:
     engines = {name: make(name) for name in policies}
     for version in range(3):
         for name, engine in engines.items():
@@ -99,14 +133,23 @@ def test_engines_around_one_base_share_a_server(make: Make, policies: dict[str, 
                 learn(policies[name], 0.05)
     (fake,) = started
     names = [body["lora_name"] for body in fake.bodies("/load_lora_adapter")]
-    assert len(set(names)) == len(names) == 6 and sorted(name.split("-")[0] for name in names) == ["v0", "v0", "v1", "v1", "v2", "v2"]
+    assert len(set(names)) == len(names) == 6 and sorted(name.split("-")[0] for name in names) == [
+        "v0",
+        "v0",
+        "v1",
+        "v1",
+        "v2",
+        "v2",
+    ]
     assert len(fake.bodies("/unload_lora_adapter")) == 4 and len(fake.adapters) == 2
     assert not any("update_weights" in path or path == "/pause_generation" for path in fake.paths())
     alone = [body for body in fake.bodies("/generate") if "lora_path" not in body and "rid" in body]
     assert len(alone) == 9
 
 
-def test_memory_is_released_when_the_last_one_sleeps(make: Make, policies: dict[str, AdapterPolicy], started: list[FakeSglang]) -> None:
+def test_memory_is_released_when_the_last_one_sleeps(
+    make: Make, policies: dict[str, AdapterPolicy], started: list[FakeSglang]
+) -> None:
     first, second = make("a", release="all"), make("b", release="all")
     for engine in (first, second):
         engine.wake()
@@ -151,12 +194,16 @@ def test_the_server_ends_with_its_last_engine(make: Make, started: list[FakeSgla
     assert second._keeper.server is None and len(started) == 1
 
 
-def test_other_terms_and_other_bases_mean_another_server(make: Make, policies: dict[str, AdapterPolicy]) -> None:
+def test_other_terms_and_other_bases_mean_another_server(
+    make: Make, policies: dict[str, AdapterPolicy]
+) -> None:
     first, second, third = make("a"), make("b", server={"max_total_tokens": 64}), make("frozen")
     assert first._keeper is third._keeper is not second._keeper
     assert second._keeper.settings.lora_rank == first._keeper.settings.lora_rank == 4
     terms: dict[str, Any] = {**first._keeper.terms}
-    other = share_base(tiny_policy(seed=3, context_length=128)[0], ["a"], LoraSettings(rank=4), path="base")["a"]
+    other = share_base(tiny_policy(seed=3, context_length=128)[0], ["a"], LoraSettings(rank=4), path="base")[
+        "a"
+    ]
     plain = [find_keeper(tiny_policy()[0], TOKENIZER, **terms) for _ in range(2)]
     assert find_keeper(policies["b"], TOKENIZER, **terms) is first._keeper
     assert find_keeper(other, TOKENIZER, **terms) is not first._keeper and plain[0] is not plain[1]
@@ -177,11 +224,16 @@ def test_a_base_that_nobody_uses_any_more_is_let_go(policies: dict[str, AdapterP
 
 def test_a_running_server_must_keep_the_base_when_it_releases_all(policies: dict[str, AdapterPolicy]) -> None:
     def connect() -> SglangEngine:
-        return SglangEngine(policies["a"], TOKENIZER, url=fake.url, release="all", server=ServerSettings(start_timeout=5.0))
+        return SglangEngine(
+            policies["a"], TOKENIZER, url=fake.url, release="all", server=ServerSettings(start_timeout=5.0)
+        )
 
     fake = FakeSglang(tiny_policy(seed=3, context_length=128)[0], TOKENIZER)
     engine = connect()
-    with pytest.raises(EngineError, match=r"lose the weights that the adapters are for; set engine\.release=cache, or start it with"):
+    with pytest.raises(
+        EngineError,
+        match=r"lose the weights that the adapters are for; set engine\.release=cache, or start it with",
+    ):
         engine.wake()
     engine.close()
     assert not fake.released

@@ -66,7 +66,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
 
 
 @pytest.mark.parametrize(("version", "session"), [("0.5.21", True), ("0.5.20", False)])
-def test_a_group_is_made_once_and_every_bucket_announced(fake: FakeSglang, groups: list[Group], version: str, session: bool) -> None:
+def test_a_group_is_made_once_and_every_bucket_announced(
+    fake: FakeSglang, groups: list[Group], version: str, session: bool
+) -> None:
     fake.info |= {"version": version, "tp_size": 2}
     server, transport = connect(fake), GroupTransport(bucket_bytes=20_000, dtype=torch.bfloat16)
     for number in (1, 2):
@@ -78,22 +80,34 @@ def test_a_group_is_made_once_and_every_bucket_announced(fake: FakeSglang, group
     assert meeting["master_port"] == group.settings["port"] and meeting["master_address"] == "127.0.0.1"
     announced = fake.bodies("/update_weights_from_distributed")
     buckets = len(announced) // 2
-    assert buckets > 1 and [body["flush_cache"] for body in announced] == ([False] * (buckets - 1) + [True]) * 2
-    assert [body.get("weight_version") for body in announced] == [None] * (buckets - 1) + ["1"] + [None] * (buckets - 1) + ["2"]
+    assert (
+        buckets > 1 and [body["flush_cache"] for body in announced] == ([False] * (buckets - 1) + [True]) * 2
+    )
+    assert [body.get("weight_version") for body in announced] == [None] * (buckets - 1) + ["1"] + [None] * (
+        buckets - 1
+    ) + ["2"]
     first = [body for body in announced[:buckets]]
-    assert [name for body in first for name in body["names"]] == [name for name in POLICY.state_dict() if name != "lm_head.weight"]
+    assert [name for body in first for name in body["names"]] == [
+        name for name in POLICY.state_dict() if name != "lm_head.weight"
+    ]
     assert {dtype for body in first for dtype in body["dtypes"]} == {"bfloat16"}
     assert [shape for body in first for shape in body["shapes"]] == [
         list(tensor.shape) for tensors in group.sent[:buckets] for tensor in tensors
     ]
-    assert (fake.paths().count("/begin_weight_update"), fake.paths().count("/end_weight_update")) == ((2, 2) if session else (0, 0))
+    assert (fake.paths().count("/begin_weight_update"), fake.paths().count("/end_weight_update")) == (
+        (2, 2) if session else (0, 0)
+    )
     transport.forget()
     assert group.closed
     transport.push(server, POLICY, 3)
-    assert len(groups) == 2 and groups[1].name != group.name and not fake.bodies("/destroy_weights_update_group")
+    assert (
+        len(groups) == 2 and groups[1].name != group.name and not fake.bodies("/destroy_weights_update_group")
+    )
     transport.close()
     transport.close()
-    assert fake.bodies("/destroy_weights_update_group") == [{"group_name": groups[1].name}] and groups[1].closed
+    assert (
+        fake.bodies("/destroy_weights_update_group") == [{"group_name": groups[1].name}] and groups[1].closed
+    )
     server.stop(0)
 
 
@@ -107,7 +121,10 @@ def test_a_broadcast_that_fails_is_told_with_the_servers_reason_and_closes_the_s
     server, transport = connect(fake), GroupTransport(timeout=5.0)
     with pytest.raises(EngineError, match="the broadcast of weights failed: connection closed by peer"):
         transport.push(server, POLICY, 1)
-    fake.hooks["/update_weights_from_distributed"] = lambda body: (400, {"success": False, "message": "no such name"})
+    fake.hooks["/update_weights_from_distributed"] = lambda body: (
+        400,
+        {"success": False, "message": "no such name"},
+    )
     with pytest.raises(EngineError, match="no such name"):
         transport.push(server, POLICY, 1)
     assert not fake.session
@@ -120,7 +137,11 @@ def test_tensors_arrive(fake: FakeSglang, version: str) -> None:
     server = connect(fake)
     other, _ = tiny_policy(seed=4, context_length=128)
     TensorTransport(bucket_bytes=20_000).push(server, other, 7)
-    assert fake.weight_version == "7" and len(fake.bodies("/update_weights_from_tensor")) > 1 and not fake.session
+    assert (
+        fake.weight_version == "7"
+        and len(fake.bodies("/update_weights_from_tensor")) > 1
+        and not fake.session
+    )
     assert all(torch.equal(left, right) for left, right in zip(fake.policy.parameters(), other.parameters()))
     assert ("/begin_weight_update" in fake.paths()) == (version == "0.5.21")
     server.stop(0)
@@ -142,11 +163,15 @@ def test_a_view_is_sent_without_the_rest_of_its_storage() -> None:
 
 def test_the_disk_holds_one_version_for_as_long_as_it_is_read(fake: FakeSglang, tmp_path: Path) -> None:
     server, seen = connect(fake), []
-    fake.hooks["/update_weights_from_disk"] = lambda body: seen.append(sorted(path.name for path in Path(body["model_path"]).iterdir()))
+    fake.hooks["/update_weights_from_disk"] = lambda body: seen.append(
+        sorted(path.name for path in Path(body["model_path"]).iterdir())
+    )
     transport = DiskTransport(TOKENIZER, folder=lambda: tmp_path, dtype=torch.float32)
     for version in (1, 2):
         transport.push(server, POLICY, version)
-    assert list(tmp_path.iterdir()) == [] and {"model.safetensors", "config.json", "tokenizer.json"} <= set(seen[0])
+    assert list(tmp_path.iterdir()) == [] and {"model.safetensors", "config.json", "tokenizer.json"} <= set(
+        seen[0]
+    )
     paths = [body["model_path"] for body in fake.bodies("/update_weights_from_disk")]
     assert paths[0] != paths[1] and fake.weight_version == "2"
     server.stop(0)
@@ -197,18 +222,25 @@ def test_an_engine_with_adapters_names_the_newest_in_every_request(fake: FakeSgl
     asked = [body["lora_path"] for body in fake.bodies("/generate")]
     assert versions == [1, 2] and [name.split("-")[0] for name in asked] == ["v1", "v1", "v2", "v2"]
     assert not fake.bodies("/update_weights_from_disk")
-    fake.hooks["/load_lora_adapter"] = lambda body: (400, {"success": False, "error_message": "rank 8 is above 4"})
+    fake.hooks["/load_lora_adapter"] = lambda body: (
+        400,
+        {"success": False, "error_message": "rank 8 is above 4"},
+    )
     with pytest.raises(EngineError, match="rank 8 is above 4"):
         engine.sync(3)
     engine.close()
 
 
 def test_an_agents_adapter_on_a_shared_base_travels_as_peft_writes_it(fake: FakeSglang) -> None:
-    policy = share_base(tiny_policy(seed=3, context_length=128)[0], ["a", "b"], LoraSettings(rank=4), path="base")["a"]
+    policy = share_base(
+        tiny_policy(seed=3, context_length=128)[0], ["a", "b"], LoraSettings(rank=4), path="base"
+    )["a"]
     assert set(checkpoint_weights(policy)) == set(checkpoint_weights(POLICY))
     assert has_adapters(policy) and not has_adapters(policy.without_adapter())
     seen: list[dict[str, Any]] = []
-    fake.hooks["/load_lora_adapter"] = lambda body: seen.append(json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text()))
+    fake.hooks["/load_lora_adapter"] = lambda body: seen.append(
+        json.loads((Path(body["lora_path"]) / "adapter_config.json").read_text())
+    )
     engine = SglangEngine(policy, TOKENIZER, url=fake.url, server=ServerSettings(start_timeout=5.0))
     engine.wake()
     engine.sync(1)
@@ -222,14 +254,20 @@ def test_a_server_is_prepared_for_the_policys_adapters() -> None:
     settings = lora_settings(Adapted(), ServerSettings())
     assert (settings.lora_rank, settings.lora_targets) == (8, ("q_proj", "v_proj"))
     assert (
-        lora_settings(Adapted(), ServerSettings(lora_rank=16)).lora_rank == 16 and lora_settings(POLICY, ServerSettings()).lora_rank is None
+        lora_settings(Adapted(), ServerSettings(lora_rank=16)).lora_rank == 16
+        and lora_settings(POLICY, ServerSettings()).lora_rank is None
     )
 
 
 def test_the_settings_choose_the_transport() -> None:
     def keeper(policy: nn.Module) -> Any:
         return SimpleNamespace(
-            settings=ServerSettings(), policy=policy, tokenizer=TOKENIZER, root=Path(), dtype=torch.float32, device="cpu"
+            settings=ServerSettings(),
+            policy=policy,
+            tokenizer=TOKENIZER,
+            root=Path(),
+            dtype=torch.float32,
+            device="cpu",
         )
 
     kinds = [type(make_transport(way, keeper(POLICY))) for way in ("disk", "group", "tensor")]  # type: ignore[arg-type]

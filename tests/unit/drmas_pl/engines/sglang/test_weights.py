@@ -11,7 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from drmas_pl.engines.sglang.weights import WholePolicy, buckets, checkpoint_weights, has_adapters, write_folder
+from drmas_pl.engines.sglang.weights import (
+    WholePolicy,
+    buckets,
+    checkpoint_weights,
+    has_adapters,
+    write_folder,
+)
 from drmas_pl.models import load_model
 from drmas_pl.testing import tiny_policy
 
@@ -28,7 +34,8 @@ def test_tied_weights_are_given_once_under_the_name_of_the_embedding() -> None:
 def test_a_folder_holds_the_same_model(tmp_path: Path, dtype: torch.dtype | None) -> None:
     policy, tokenizer = tiny_policy(["<answer>"], seed=5)
     found, words = load_model(
-        str(write_folder(policy, tokenizer, tmp_path / "model", dtype)), dtype="float32" if dtype is None else "bfloat16"
+        str(write_folder(policy, tokenizer, tmp_path / "model", dtype)),
+        dtype="float32" if dtype is None else "bfloat16",
     )
     for name, tensor in policy.state_dict().items():
         assert torch.equal(found.state_dict()[name], tensor.to(dtype or torch.float32)), name
@@ -56,17 +63,24 @@ def test_adapters_are_left_out_and_what_they_wrap_keeps_its_name() -> None:
 
     assert has_adapters(Peft()) and not has_adapters(tiny_policy()[0])
     names = set(checkpoint_weights(Peft()))
-    assert "model.layers.0.self_attn.q_proj.weight" in names and not any("lora" in name or "base_layer" in name for name in names)
+    assert "model.layers.0.self_attn.q_proj.weight" in names and not any(
+        "lora" in name or "base_layer" in name for name in names
+    )
 
 
 def test_buckets_hold_everything_in_order_within_the_limit() -> None:
     weights = checkpoint_weights(tiny_policy()[0])
     parts = list(buckets(weights.items(), limit=10_000))
     assert [name for part in parts for name, _ in part] == list(weights)
-    assert all(len(part) == 1 or sum(tensor.nbytes for _, tensor in part) <= 10_000 for part in parts) and len(parts) > 2
+    assert (
+        all(len(part) == 1 or sum(tensor.nbytes for _, tensor in part) <= 10_000 for part in parts)
+        and len(parts) > 2
+    )
 
 
-def test_a_sharded_policy_is_written_from_its_whole_weights_under_the_name_of_its_class(tmp_path: Path) -> None:
+def test_a_sharded_policy_is_written_from_its_whole_weights_under_the_name_of_its_class(
+    tmp_path: Path,
+) -> None:
     """FSDP2 gives what it shards a class of its own, and a rank's tensors are shares."""
     policy, tokenizer = tiny_policy(seed=3)
     other, _ = tiny_policy(seed=4)
