@@ -121,6 +121,26 @@ def sized(shape: Shape) -> None:
                 sized(item)
 
 
+def divides_by_zero(shape: Shape) -> bool:
+    """Tell whether an answer is a formula with a plain division by zero, which nothing equals.
+
+    Example:
+        >>> from drmas_pl.rewards.reading import read
+        >>> divides_by_zero(read("1/0")[0]), divides_by_zero(read("1/x")[0])
+        (True, False)
+    """
+    return isinstance(shape, Value) and _has_zero_divisor(shape.node)
+
+
+def _has_zero_divisor(node: Node) -> bool:
+    """Look for the inverse of an exact zero inside a formula."""
+    if not isinstance(node, Apply):
+        return False
+    if node.op == "inv" and exact_value(node.args[0]) == 0:
+        return True
+    return any(map(_has_zero_divisor, node.args))
+
+
 def _same_formula(reference: Node, answer: Node, symbolic: SymbolicLayer | None) -> bool:
     """Compare two formulas: as trees, as exact numbers, then symbolically."""
     if reference == answer:

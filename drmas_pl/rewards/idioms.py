@@ -1,7 +1,8 @@
 r"""Read answers in notations of their own.
 
 Place in the data flow: ``reading`` offers every answer here before it cuts it into tokens, and supplies itself to read the parts. The
-notations are numerals with a base, congruences, reversed brackets, times of day, labelled choices, and letters with what they range over.
+notations are words that lead to an answer, ordinals, numerals with a base, congruences, reversed brackets, times of day, labelled choices,
+and letters with what they range over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,19 @@ from drmas_pl.rewards.shapes import Based, Bracketed, Collection, Equation, Qual
 
 ReadPart = Callable[[str], Shape]
 
+_LEAD_IN = re.compile(
+    r"(?:\\text\s*\{\s*)?(?:so\s+|thus,?\s+|hence,?\s+)?(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|ans|result|solution)\b\.?"
+    r"(?:\s+(?:is|equals)\b)?\s*[:=]?(?P<closed>\s*\})?\s*:?\s*(?P<rest>\S.*)",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(
+    r"(?:\\text\s*\{\s*(?:negative|minus)\s*\}|(?:negative|minus)\s)\s*(?P<rest>[\d.\\({A-Za-z].*)",
+    re.IGNORECASE,
+)
+_ORDINAL = re.compile(
+    r"(?P<number>\d+)\s*(?:\^\s*)?(?:\{\s*)?(?:\\text\s*\{\s*)?(?P<ending>st|nd|rd|th)(?:\s*\})*",
+    re.IGNORECASE,
+)
 _BASE_WORDS: Final = {
     word: base
     for base, word in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], start=2)
@@ -72,11 +86,50 @@ def read_idiom(text: str, read_part: ReadPart) -> Shape | None:
         >>> read_idiom("7", lambda part: read(part)[0]) is None
         True
     """
-    for reader in (_based, _congruence, _reversed, _reals, _time, _choice, _qualified):
+    readers = (
+        _led_in,
+        _negative,
+        _ordinal,
+        _based,
+        _congruence,
+        _reversed,
+        _reals,
+        _time,
+        _choice,
+        _qualified,
+    )
+    for reader in readers:
         shape = reader(text, read_part)
         if shape is not None:
             return shape
     return None
+
+
+def _led_in(text: str, read_part: ReadPart) -> Shape | None:
+    """Read what follows "Answer:" or "the answer is"."""
+    match = _LEAD_IN.fullmatch(text)
+    if match is None:
+        return None
+    if text.startswith("\\text") and match["closed"] is None:
+        return read_part(rf"\text{{{match['rest']}")
+    return read_part(match["rest"])
+
+
+def _negative(text: str, read_part: ReadPart) -> Shape | None:
+    """Read a sign written as a word."""
+    match = _NEGATIVE.fullmatch(text)
+    return None if match is None else read_part(f"-{match['rest']}")
+
+
+def _ordinal(text: str, _: ReadPart) -> Shape | None:
+    """Read a place in an order as its number, provided that the ending belongs to it."""
+    match = _ORDINAL.fullmatch(text)
+    if match is None:
+        return None
+    number = int(match["number"])
+    teens = number % 100 in (11, 12, 13)
+    ending = "th" if teens else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return Value(Number(Fraction(number))) if match["ending"].lower() == ending else None
 
 
 def _based(text: str, _: ReadPart) -> Shape | None:

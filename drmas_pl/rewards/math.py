@@ -12,21 +12,23 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from drmas_pl.boxes import last_box
-from drmas_pl.rewards.compare import NeedsSymbolic, SymbolicLayer, same, sized
+from drmas_pl.rewards.compare import NeedsSymbolic, SymbolicLayer, divides_by_zero, same, sized
 from drmas_pl.rewards.extract import extract_answer
 from drmas_pl.rewards.latex import Unreadable, tidy
-from drmas_pl.rewards.notation import is_set_algebra, is_supported, same_notation
+from drmas_pl.rewards.notation import is_supported, same_notation
 from drmas_pl.rewards.numeric import TooLarge
 from drmas_pl.rewards.reading import read
 from drmas_pl.rewards.shapes import Raw, Shape
 from drmas_pl.rewards.symbolic import Sampling, Undecided
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.verdict import Reason, Verdict
 
 References = str | Sequence[str]
 _log = logging.getLogger(__name__)
+_COMMAND: Final = re.compile(r"\\[A-Za-z]+")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,400}")
 
 
@@ -119,18 +121,39 @@ def _judge(answer: str, reference: str, symbolic: SymbolicLayer | None) -> Verdi
     box = last_box(reference)
     if box is not None and box.content:
         reference = box.content
+    fault = _reference_fault(reference)
+    if fault is not None:
+        return Verdict("ungradable", fault, answer)
     readings, found = read(reference), read(answer)
     if _same_string(answer, reference, readings):
         return Verdict("correct", "string", answer)
     if isinstance(readings[0], Raw) or isinstance(found[0], Raw):
-        return _guarded(lambda: _judge_notation(answer, reference, readings, symbolic), answer)
+        return _guarded(lambda: _judge_notation(answer, reference, found, symbolic), answer)
     return _guarded(lambda: _judge_readings(answer, readings, found, symbolic), answer)
 
 
+@lru_cache(maxsize=4096)
+def _reference_fault(reference: str) -> Reason | None:
+    """Say why nothing can be graded against a reference; None when something can.
+
+    The answer has no part in this: were a right answer graded where a wrong one is left out, success would be overstated. Notation that
+    is not understood is no fault, for it can be compared as typed, provided that more is left than commands.
+    """
+    try:
+        plain = tidy(reference)
+    except Unreadable:
+        return "unreadable reference"
+    readings = read(reference)
+    shown = _COMMAND.sub("", plain) if isinstance(readings[0], Raw) else plain
+    if not any(char.isalnum() for char in shown):
+        return "unreadable reference"
+    if _oversized(readings):
+        return "reference too large"
+    return "unreadable reference" if all(map(divides_by_zero, readings)) else None
+
+
 def _same_string(answer: str, reference: str, readings: Sequence[Shape]) -> bool:
-    """Compare as typed, up to layout; text without a letter or digit is no reference."""
-    if not any(char.isalnum() for char in reference):
-        return False
+    """Compare as typed, up to layout."""
     try:
         return tidy(answer) == tidy(reference) or (
             isinstance(readings[0], Raw) and read(answer) == tuple(readings)
@@ -145,8 +168,6 @@ def _judge_readings(
     """Compare every reading of the reference with every reading of the answer."""
     if not set(wanted).isdisjoint(found):
         return Verdict("correct", "string", answer)
-    if _oversized(wanted):
-        return Verdict("ungradable", "reference too large", answer)
     if _oversized(found):
         return Verdict("wrong", "answer too large", answer)
     needs_symbolic = False
@@ -173,22 +194,16 @@ def _oversized(readings: Sequence[Shape]) -> bool:
 
 
 def _judge_notation(
-    answer: str, reference: str, readings: Sequence[Shape], symbolic: SymbolicLayer | None
+    answer: str, reference: str, found: Sequence[Shape], symbolic: SymbolicLayer | None
 ) -> Verdict:
-    """Compare a pair of which one side is in notation that only math-verify reads."""
+    """Compare a pair of which one side is in notation that at most math-verify reads; it was typed differently."""
     supported = is_supported(reference, answer)
     if supported and symbolic is None:
         raise NeedsSymbolic
-    equal = same_notation(reference, answer) if supported else None
-    if equal is None:
-        # A reference that can be read is not at fault, whatever notation the answer drags it into.
-        unreadable = isinstance(readings[0], Raw) and (supported or not is_set_algebra(reference))
-        return (
-            Verdict("ungradable", "unreadable reference", answer)
-            if unreadable
-            else Verdict("wrong", "unreadable answer", answer)
-        )
-    return Verdict("correct", "symbolic", answer) if equal else Verdict("wrong", "different", answer)
+    if supported and same_notation(reference, answer):
+        return Verdict("correct", "symbolic", answer)
+    unreadable = not supported and isinstance(found[0], Raw)
+    return Verdict("wrong", "unreadable answer" if unreadable else "different", answer)
 
 
 def _guarded(judge: Callable[[], Verdict], answer: str) -> Verdict:

@@ -60,16 +60,6 @@ def is_supported(reference: str, answer: str) -> bool:
     return is_set and any(_SETS.search(side) for side in sides)
 
 
-def is_set_algebra(reference: str) -> bool:
-    r"""Tell whether a reference is a set that math-verify can compare with any other set.
-
-    Example:
-        >>> is_set_algebra(r"\mathbb{R}\setminus\{\sqrt{2}\}"), is_set_algebra("??")
-        (True, False)
-    """
-    return not _CALCULUS.search(reference) and is_supported(reference, reference)
-
-
 def preload() -> None:
     """Import math-verify ahead of time, so that doing so does not count as grading.
 

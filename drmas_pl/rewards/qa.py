@@ -38,6 +38,8 @@ _VARIANTS: Final = {
 _FOLDED: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h"}
 )
+_CURRENCIES: Final = {"£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees"}
+_MONEY = re.compile(rf"([{''.join(_CURRENCIES)}])\s*([\d.,]*)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _NOISE = re.compile(
     r"""(?<!\d)\.(?!\d)|(?<=\d)\.(?!\d)|(?<=[^\W\d])\.(?=\d)   # a dot that is no decimal point
@@ -184,7 +186,9 @@ def _plain(text: str, fold_accents: bool) -> str:
             char for char in unicodedata.normalize("NFD", folded) if not unicodedata.combining(char)
         ).translate(_FOLDED)
     folded = unicodedata.normalize("NFC", folded)
-    joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), folded).replace("%", " percent ")
+    # SQuAD's rule drops the dollar sign; another currency is part of the answer.
+    priced = _MONEY.sub(lambda match: f" {match[2]} {_CURRENCIES[match[1]]} ", folded)
+    joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), priced).replace("%", " percent ")
     bare = " ".join(joined.split())
     # Dropping one mark can expose the next ("_+5"); repeating makes the result stable under normalising again.
     while (shorter := " ".join(_BORDER.sub(" ", _NOISE.sub("", bare)).split())) != bare:

@@ -99,7 +99,7 @@ def _detach_unit(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
     start = next(
         (index for index, token in enumerate(formula) if index and _is_unit_token(token)), len(formula)
     )
-    formula, tail = formula[:start], formula[start:]
+    formula, tail = formula[:start], _words_apart(formula[start:])
     if tail and (power := read_multiplier(tail[0].value)) is not None:
         formula += [Token("op", "*"), Token("number", str(10**power))]
         tail = tail[1:]
@@ -112,6 +112,15 @@ def _detach_unit(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
     if named is None or unit not in (None, named):
         raise Unreadable("words behind a formula are no plain unit")
     return formula, named
+
+
+def _words_apart(tokens: Sequence[Token]) -> list[Token]:
+    """Split texts of several words, so that a number word in front of a unit is seen."""
+    return [
+        Token(token.kind, word)
+        for token in tokens
+        for word in (token.value.split() if token.kind == "text" else (token.value,))
+    ]
 
 
 def _is_unit_token(token: Token) -> bool:

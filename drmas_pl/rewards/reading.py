@@ -19,6 +19,7 @@ from drmas_pl.rewards.idioms import read_idiom
 from drmas_pl.rewards.intervals import REALS, interval, overlap
 from drmas_pl.rewards.latex import MAX_CHARACTERS, Token, Unreadable, is_ambiguous, tidy, tokenize
 from drmas_pl.rewards.nodes import Apply, Node
+from drmas_pl.rewards.numeric import TooLarge, exact_value
 from drmas_pl.rewards.quantities import read_quantity, read_words
 from drmas_pl.rewards.relations import is_relation, read_relation
 from drmas_pl.rewards.shapes import Bracketed, Collection, Equation, Raw, Shape, Value
@@ -146,13 +147,26 @@ def _union(items: Sequence[Shape]) -> Collection:
 
 
 def _ratio(parts: Sequence[Node]) -> Shape:
-    """Read a ratio of two as a quotient, and one of more as the quotients with its first part."""
+    """Read a ratio of two as a quotient, and one of more as the quotients with its first part.
+
+    A part that is zero makes it no ratio but a time of day (``12:00``), which is compared as typed.
+    """
+    if any(_is_zero(part) for part in parts):
+        raise Unreadable("a part of a ratio is zero")
     first, *others = parts
     if len(others) == 1:
         return Value(Apply("mul", (first, Apply("inv", (others[0],)))))
     return Bracketed(
         "ratio", "ratio", tuple(Value(Apply("mul", (other, Apply("inv", (first,))))) for other in others)
     )
+
+
+def _is_zero(node: Node) -> bool:
+    """Tell whether a formula is exactly zero; what is too large to evaluate is not."""
+    try:
+        return exact_value(node) == 0
+    except TooLarge:
+        return False
 
 
 def _is_labelled_point(tokens: Sequence[Token]) -> bool:

@@ -81,13 +81,14 @@ class Sampling:
 
         Raises:
             TooLarge: See ``equal``.
-            Undecided: The formulas are defined and non-zero at too few points.
+            Undecided: The reference is defined and non-zero at too few points.
         """
         digits = self._begin(reference, answer)
         first: tuple[Any, Any] | None = None
-        agreed = 0
+        usable = agreed = 0
         for point in _points(reference, answer):
             wanted, found = evaluate(reference, point, digits), evaluate(answer, point, digits)
+            usable += wanted is not None and wanted != 0
             if wanted is None or found is None or wanted == found == 0:
                 continue
             if 0 in (wanted, found):
@@ -101,7 +102,9 @@ class Sampling:
             agreed += 1
             if agreed == SAMPLES:
                 return True
-        raise Undecided("formulas are defined at too few sample points")
+        if usable < SAMPLES:
+            raise Undecided("the reference is defined and non-zero at too few sample points")
+        return False
 
     def _begin(self, reference: Node, answer: Node) -> int:
         """Account for one comparison and return the number of digits to evaluate."""

@@ -185,9 +185,10 @@ def test_credit_is_symmetric_but_for_precision_and_units() -> None:
         (boxed("7 7"), "7", Verdict("wrong", "unreadable answer", "7 7")),
         (boxed("9^{9^9}"), "7", Verdict("wrong", "answer too large", "9^{9^9}")),
         (boxed("7"), "9^{9^9}", Verdict("ungradable", "reference too large", "7")),
-        (boxed("9^{9^9}"), "9^{9^{9}}", Verdict("correct", "string", "9^{9^9}")),
+        (boxed("9^{9^9}"), "9^{9^{9}}", Verdict("ungradable", "reference too large", "9^{9^9}")),
         (boxed("7"), "??", Verdict("ungradable", "unreadable reference", "7")),
         (boxed("??"), "??", Verdict("ungradable", "unreadable reference", "??")),
+        (boxed("1/0"), "1/0", Verdict("ungradable", "unreadable reference", "1/0")),
         (boxed(r"\pi"), "1/0", Verdict("ungradable", "unreadable reference", r"\pi")),
     ],
 )
@@ -233,6 +234,25 @@ def test_one_of_several_references_suffices(answer: str, references: list[str], 
 )
 def test_no_answer_makes_a_readable_reference_ungradable(answer: str, reference: str) -> None:
     assert grade(boxed(answer), reference).status == "wrong"
+
+
+def test_gradability_depends_on_the_reference_alone() -> None:
+    answers = [
+        "5",
+        "x^2",
+        r"\angle XYZ",
+        r"\int_0^1 x",
+        "9^{9^9}",
+        r"x<\frac{1}{0}",
+        "? ?",
+        r"(1,\infty)\setminus\{2\}",
+    ]
+    for reference in sorted({case["gold"] for case in OWN})[::3]:
+        statuses = {grade(boxed(answer), reference).status for answer in (*answers, reference or "0")}
+        assert statuses in ({"ungradable"}, {"correct", "wrong"}, {"correct"}, {"wrong"}), (
+            reference,
+            statuses,
+        )
 
 
 def test_cheap_grading_never_contradicts_the_full_one() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drmas_pl.rewards.qa import exact_match, grade, normalize_answer, sub_exact_match, token_f1
 
 CASES = json.loads((Path(__file__).parents[3] / "cases" / "behaviour.json").read_text())["em"]
-TEXTS = st.text(alphabet="ab theAn15.,-/'+#$%()_½–’é", max_size=14)
+TEXTS = st.text(alphabet="ab theAn15.,-/'+#$£%()_½–’é", max_size=14)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -22,6 +22,11 @@ def test_shared_cases(case: dict) -> None:
         assert sub_exact_match(case["prediction"], case["golds"]) == case["sub_em"]
     if "f1" in case:
         assert token_f1(case["prediction"], case["golds"]) == pytest.approx(case["f1"])
+
+
+def test_currencies_differ() -> None:
+    assert exact_match("£5", "$5") == exact_match("£5", "5") == exact_match("£5", "€5") == 0.0
+    assert exact_match("£5", "5 pounds") == exact_match("$5", "5") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,10 @@ def test_shared_cases(case: dict) -> None:
         ("1,000,000.5", "1000000.5"),
         ("1,2,000", "1 2 000"),
         ("5%", "5 percent"),
+        ("$5", "5"),
+        ("£5", "5 pounds"),
+        ("€1,000.50", "1000.50 euros"),
+        ("5 €", "5 euros"),
         ("50 percent", "50 percent"),
         ("C++", "c++"),
         ("C#", "c#"),
