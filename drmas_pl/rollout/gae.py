@@ -133,7 +133,7 @@ def _paid(table: TurnTable, lengths: list[int]) -> list[float]:
     The team's rewards reach every agent that has spoken, with the latest of its judged turns, and so does the local reward of a turn of
     its own that is not trained. What is earned before an agent's first judged turn is no merit of its own.
     """
-    team, local, own = table.reward.tolist(), table.local.tolist(), (table.score - table.team).tolist()
+    team, local, own = table.reward.tolist(), table.local.tolist(), (table.local - table.penalty).tolist()
     agents, trajectories = table.agent.tolist(), table.trajectory.tolist()
     paid = [0.0] * len(table)
     latest: defaultdict[int, dict[int, int]] = defaultdict(dict)

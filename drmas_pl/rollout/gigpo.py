@@ -22,6 +22,9 @@ Anchor = Literal["observation", "prompt"]
 class Gigpo(AdvantageEstimator):
     """Episode advantage plus ``weight`` times the advantage of the step within its anchor state.
 
+    A step is judged by what the credit rule makes of the team's discounted return from it on, where an episode is judged by what the rule
+    makes of the whole reward. Rules that follow the rewards of single turns, such as return-to-go, keep their own discount.
+
     Attributes:
         weight: w, at least 0.
         gamma: Discount per environment step of the return that a step is judged by, in [0, 1].
@@ -66,9 +69,9 @@ class Gigpo(AdvantageEstimator):
         )
 
     def _returns(self, table: TurnTable) -> Tensor:
-        """Team return from the row's environment step on, with the row's own penalty; NaN where not trained."""
+        """Credit for the team's return from the row's environment step on, less the row's penalty; NaN where not trained."""
         team = return_to_go(table.reward, table.trajectory, table.step, gamma=self.gamma)
-        return team + (table.score - table.team)
+        return table.credited(team) - table.penalty
 
     def _states(self, table: TurnTable) -> Tensor:
         if self.anchor == "prompt":

@@ -30,7 +30,8 @@ class TurnTable:
         names: Agent names; ``agent`` indexes them.
         tasks: Task id of each row.
         sources: Data source of each row, by name.
-        score: (N,) float64 row scores; NaN for turns that are not trained, which no statistic counts.
+        credit: (N,) float64 what the rule credits the turn with; NaN for turns that are not trained, which no statistic counts.
+        penalty: (N,) float64 what is taken off it: for a turn that cannot be used, and for the KL divergence in the reward.
         reward: (N,) float64 team reward that the environment paid on the turn.
         local: (N,) float64 local reward of the turn.
         team: (N,) float64 reward of the whole trajectory.
@@ -43,6 +44,7 @@ class TurnTable:
         step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
         data_source: (N,) int64.
+        rule: The credit rule, for estimators that judge a turn by another reward than the trajectory's.
         values: A critic's value of each sampled token, row by row, none for rows that no critic judges; None without critics.
     """
 
@@ -50,7 +52,8 @@ class TurnTable:
     names: tuple[str, ...]
     tasks: tuple[str, ...]
     sources: tuple[str, ...]
-    score: Tensor
+    credit: Tensor
+    penalty: Tensor
     reward: Tensor
     local: Tensor
     team: Tensor
@@ -63,15 +66,28 @@ class TurnTable:
     step: Tensor
     state: Tensor
     data_source: Tensor
+    rule: CreditRule
     values: tuple[TokenValues, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.turns)
 
     @property
+    def score(self) -> Tensor:
+        """(N,) float64, what statistics compare: credit minus penalty."""
+        return self.credit - self.penalty
+
+    @property
     def trained(self) -> Tensor:
         """(N,) bool, True on rows that enter statistics and loss."""
         return self.score.isfinite()
+
+    def credited(self, team: Tensor) -> Tensor:
+        """Return (N,) float64: the turns' credit if their trajectory had earned ``team`` (N,); NaN for turns that are not trained.
+
+        Rules that follow the rewards of single turns instead of the trajectory's give the same for every ``team``.
+        """
+        return torch.where(self.trained, self.rule(replace(self, team=team)).to(torch.float64), float("nan"))
 
     def scope(self, names: Sequence[Scope]) -> Tensor:
         """Return (N,) group ids of rows that agree in every named column; ``batch`` alone is one group of all rows.
@@ -91,7 +107,7 @@ class TurnTable:
             column = getattr(self, item.name)
             if isinstance(column, Tensor):
                 picked[item.name] = column[rows]
-            elif item.name != "names" and column is not None:
+            elif isinstance(column, tuple) and item.name != "names":
                 picked[item.name] = tuple(column[place] for place in places)
         return replace(self, **picked)
 
@@ -129,7 +145,8 @@ def build_table(
         names=names,
         tasks=tasks,
         sources=sources,
-        score=torch.zeros(len(used), dtype=torch.float64),
+        credit=torch.zeros(len(used), dtype=torch.float64),
+        penalty=torch.zeros(len(used), dtype=torch.float64),
         reward=torch.tensor([turn.reward for turn, _ in used], dtype=torch.float64),
         local=torch.tensor([turn.local_reward for turn, _ in used], dtype=torch.float64),
         team=torch.tensor([trajectory.reward for _, trajectory in used], dtype=torch.float64),
@@ -142,15 +159,20 @@ def build_table(
         step=torch.tensor([turn.step for turn, _ in used], dtype=torch.int64),
         state=encode([turn.prompt_hash for turn, _ in used]),
         data_source=encode(sources),
+        rule=credit or TeamReward(),
     )
-    return _score(table, agents, credit or TeamReward())
+    return _credit(table, agents)
 
 
-def _score(table: TurnTable, agents: Mapping[str, Agent], credit: CreditRule) -> TurnTable:
-    """Fill in the scores."""
-    credited = credit(table).tolist()
-    scores = [
-        agents[turn.agent].score(turn, gained) if agents[turn.agent].trains_on(turn) else float("nan")
-        for turn, gained in zip(table.turns, credited, strict=True)
-    ]
-    return replace(table, score=torch.tensor(scores, dtype=torch.float64))
+def _credit(table: TurnTable, agents: Mapping[str, Agent]) -> TurnTable:
+    """Fill in credit and penalties."""
+    credit, penalty = [], []
+    for turn, gained in zip(table.turns, table.rule(table).tolist(), strict=True):
+        agent = agents[turn.agent]
+        credit.append(gained if agent.trains_on(turn) else float("nan"))
+        penalty.append(gained - agent.score(turn, gained))
+    return replace(
+        table,
+        credit=torch.tensor(credit, dtype=torch.float64),
+        penalty=torch.tensor(penalty, dtype=torch.float64),
+    )

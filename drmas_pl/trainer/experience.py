@@ -27,16 +27,16 @@ def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
 
 
 def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
-    """Take the KL penalty of agents that put it into the reward from their scores."""
-    score, trained = table.score.clone(), table.trained.tolist()
+    """Add the KL penalty of agents that put it into the reward to what is taken from their credit."""
+    penalty, trained = table.penalty.clone(), table.trained.tolist()
     for group in groups:
         for agent in group.agents.values():
             own = [
                 index for index, turn in enumerate(table.turns) if turn.agent == agent.name and trained[index]
             ]
-            penalties = group.reward_penalties(agent, [table.turns[index] for index in own])
-            score[own] -= torch.tensor(penalties, dtype=score.dtype)
-    return replace(table, score=score)
+            found = group.reward_penalties(agent, [table.turns[index] for index in own])
+            penalty[own] += torch.tensor(found, dtype=penalty.dtype)
+    return replace(table, penalty=penalty)
 
 
 def training_rows(

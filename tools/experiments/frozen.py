@@ -91,7 +91,7 @@ def sweep(table: TurnTable, norms: Tensor, *, seed: int) -> list[Point]:
     for gap, sizes in GAPS.items():
         for size in sizes:
             changed = table.score - size if gap == "price" else table.score * (1 + size)
-            moved = replace(table, score=table.score.where(~backup, changed))
+            moved = replace(table, credit=table.score.where(~backup, changed) + table.penalty)
             for name, configured in NORMALIZERS.items():
                 normalizer = replace(configured, ddof=0)
                 found = measure(moved, normalizer(moved), norms, normalizer=normalizer)

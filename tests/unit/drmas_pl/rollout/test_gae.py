@@ -12,6 +12,7 @@ import torch
 from drmas_pl.agent import Agent
 from drmas_pl.functional.baselines import whiten
 from drmas_pl.parsing import Parsed
+from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.rollout.table import TurnTable, build_table
 from tests.helpers.tables import play
@@ -139,6 +140,18 @@ def test_a_chain_pays_each_turn_with_what_the_team_earns_until_the_agent_speaks_
     found = GaeEstimator(lam=1.0, chain="agent", whitening="none")(table)
     # V: everything from its first turn on; S: nothing of the 8 that came before it, its local reward, and its own penalty
     assert found.returns[:, 0].tolist() == pytest.approx([15.0, 7.125 - 0.25, 6.0, 4.0 - 0.25], abs=1e-5)
+
+
+def test_a_chain_takes_penalties_alone_for_a_turns_own_whatever_the_credit_rule() -> None:
+    paid = play("SV", [0.0, 1.0], local_reward=[0.0, 0.125], parsed=[FINE, BAD])
+    estimator = GaeEstimator(lam=1.0, chain="agent", whitening="none")
+    found = [
+        estimator(valued(build_table([paid], agents(), credit=TeamReward(alpha=alpha))))
+        .returns[:, 0]
+        .tolist()
+        for alpha in (0.0, 0.5, 1.0)
+    ]
+    assert found == [pytest.approx([1.0, 1.125 - 0.25])] * 3
 
 
 def test_rewards_of_untrained_turns_reach_the_agents_earlier_turns() -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
+import torch
 
+from drmas_pl.parsing import Parsed
+from drmas_pl.rollout.credit import CreditRule, ReturnToGo, TeamFuture, TeamReward, ZeroSum
 from drmas_pl.rollout.gigpo import Gigpo
 from drmas_pl.rollout.table import TurnTable, build_table
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 
-AGENTS = {"S": Speaker("S", on_truncated="mask"), "V": Speaker("V")}
+AGENTS = {"S": Speaker("S", on_truncated="mask", invalid_penalty=0.5), "V": Speaker("V")}
 
 
-def table(**more: Any) -> TurnTable:
+def table(credit: CreditRule | None = None, *, other: dict[str, Any] | None = None, **more: Any) -> TurnTable:
     """Trajectory a is paid 1 in its second step, b nothing; their first states are equal, their second ones not."""
     first = {"step": [0, 1], "observation": ["the question", "room one"], **more}
-    second = {**first, "observation": ["the question", "room two"]}
-    return build_table([play("SS", [0.0, 1.0], **first), play("SS", [0.0, 0.0], sample=1, **second)], AGENTS)
+    second = {**first, "observation": ["the question", "room two"], **(other or {})}
+    played = [play("SS", [0.0, 1.0], **first), play("SS", [0.0, 0.0], sample=1, **second)]
+    return build_table(played, AGENTS, credit=credit)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,108 @@ def table(**more: Any) -> TurnTable:
 )
 def test_reference_numbers(settings: dict[str, Any], expected: list[float]) -> None:
     assert Gigpo(**settings)(table()).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("credit", "expected"),
+    [
+        (TeamReward(alpha=0.0), [0.0, 0.0, 0.0, 0.0]),
+        (TeamReward(alpha=0.5), [0.4875, 0.25, -0.4875, -0.25]),
+        (TeamReward(alpha=2.0), [1.95, 1.0, -1.95, -1.0]),
+        # returns .5 and 1 against 0: the episode is worth their mean, the common first step .5 with the rule's own discount
+        (ReturnToGo(gamma=0.5), [0.625, 0.375, -0.625, -0.375]),
+        # (0 + .5 * 1) / 1.5 and 1 against 0
+        (TeamFuture(gamma=0.5), [1 / 3 + 1 / 6, 1 / 3, -1 / 3 - 1 / 6, -1 / 3]),
+    ],
+    ids=repr,
+)
+def test_both_parts_follow_the_credit_rule(credit: CreditRule, expected: list[float]) -> None:
+    assert Gigpo(mode="mean_norm")(table(credit)).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_local_rewards_count_in_full_whatever_the_share_of_the_team() -> None:
+    found = table(TeamReward(alpha=0.0), local_reward=[0.4, 0.0], other={"local_reward": [0.0, 0.2]})
+    # episodes .2 against .1; in the common state .4 against 0
+    assert Gigpo(mode="mean_norm")(found).tolist() == pytest.approx([0.25, 0.05, -0.25, -0.05])
+
+
+def test_a_penalty_is_the_turns_own_and_not_what_credit_leaves_of_the_reward() -> None:
+    broken = {"parsed": [Parsed("valid"), Parsed("malformed")]}
+    found = Gigpo(mode="mean_norm")(table(TeamReward(alpha=0.0), other=broken))
+    assert found.tolist() == pytest.approx([0.125, 0.125, -0.125, -0.125])
+    early = {"parsed": [Parsed("malformed"), Parsed("valid")]}
+    found = Gigpo(mode="mean_norm")(table(TeamReward(alpha=0.0), other=early))
+    # the state of the malformed turn is common: 0 against -.5 in it
+    assert found.tolist() == pytest.approx([0.375, 0.125, -0.375, -0.125])
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 3.0])
+def test_a_won_episode_is_never_worth_less_than_a_lost_one(alpha: float) -> None:
+    rooms = {"step": [0, 1, 2, 3], "observation": ["a", "b", "c", "d"]}
+    played = [play("SSSS", [0.0, 0.0, 0.0, won], sample=n, **rooms) for n, won in enumerate([1.0, 0.0])]
+    found = Gigpo()(build_table(played, AGENTS, credit=TeamReward(alpha=alpha)))
+    assert found.tolist() == pytest.approx([1.41421] * 4 + [-1.41421] * 4, abs=1e-4)
+
+
+def test_a_critic_that_plays_against_the_team_does_so_in_both_parts() -> None:
+    places = {"step": [0, 1], "observation": ["q", "r"]}
+    played = [play("VS", [0.0, won], sample=n, **places) for n, won in enumerate([1.0, 0.0])]
+    found = Gigpo(mode="mean_norm", scope=("task", "agent"))(
+        build_table(played, AGENTS, credit=ZeroSum(["V"]))
+    )
+    # in their first step critics are left 1 - .95 of a win and 1 of a loss
+    assert found.tolist() == pytest.approx([-0.975, 1.0, 0.975, -1.0])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_matches_a_slow_loop(alpha: float, seed: int) -> None:
+    draw = random.Random(seed)
+    gamma, penalty = 0.9, 0.5
+    episodes = []
+    for _ in range(6):
+        length = draw.randint(1, 4)
+        episodes.append(
+            [
+                (
+                    draw.choice("ab"),
+                    draw.choice([0.0, 0.5, 1.0]),
+                    draw.choice([0.0, 0.25]),
+                    draw.random() < 0.3,
+                )
+                for _ in range(length)
+            ]
+        )
+    played = [
+        play(
+            "S" * len(turns),
+            [reward for _, reward, _, _ in turns],
+            sample=sample,
+            step=list(range(len(turns))),
+            observation=[room for room, _, _, _ in turns],
+            local_reward=[local for _, _, local, _ in turns],
+            parsed=[Parsed("malformed" if bad else "valid") for _, _, _, bad in turns],
+        )
+        for sample, turns in enumerate(episodes)
+    ]
+    means, returns, states = [], [], []
+    for turns in episodes:
+        total = sum(reward for _, reward, _, _ in turns)
+        means.append(sum(alpha * total + local - penalty * bad for _, _, local, bad in turns) / len(turns))
+        for place, (room, _, local, bad) in enumerate(turns):
+            later = sum(gamma**ahead * turns[place + ahead][1] for ahead in range(len(turns) - place))
+            returns.append(alpha * later + local - penalty * bad)
+            states.append(room)
+    centre = sum(means) / len(means)
+    expected = []
+    for turns, mean in zip(episodes, means, strict=True):
+        for _ in turns:
+            row = len(expected)
+            same = [value for value, room in zip(returns, states, strict=True) if room == states[row]]
+            step = returns[row] - sum(same) / len(same) if len(same) > 1 else 0.0
+            expected.append(mean - centre + step)
+    found = Gigpo(mode="mean_norm", gamma=gamma)(build_table(played, AGENTS, credit=TeamReward(alpha=alpha)))
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_the_reward_of_a_turn_that_is_not_trained_reaches_the_turns_before_it() -> None:

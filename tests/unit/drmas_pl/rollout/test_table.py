@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from drmas_pl.agent import Agent
 from drmas_pl.parsing import Parsed
+from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.toy import Speaker, make_tasks, make_turn
@@ -103,6 +106,23 @@ def test_each_agent_has_its_own_penalty() -> None:
     }
     turns = [make_turn(name, parsed=Parsed("malformed")) for name in pair]
     assert build_table([played(FIRST, 0, *turns)], pair).score.tolist() == [0.5, 0.875]
+
+
+def test_a_score_is_credit_less_penalty() -> None:
+    broken, cut = (make_turn("writer", parsed=Parsed(status)) for status in ("malformed", "truncated"))
+    cut = replace(cut, finish_reason="length", local_reward=0.25)
+    table = build_table(
+        [played(FIRST, 0, broken, cut, make_turn("editor"), reward=2.0)],
+        {"writer": Speaker("writer", invalid_penalty=0.5, on_truncated="mask"), "editor": Speaker("editor")},
+        credit=TeamReward(alpha=0.5),
+    )
+    assert table.credit[[0, 2]].tolist() == [1.0, 1.0] and table.penalty[[0, 2]].tolist() == [0.5, 0.0]
+    assert table.score[[0, 2]].tolist() == [0.5, 1.0]
+    # the turn that was cut is not trained
+    assert table.credit.isnan().tolist() == [False, True, False]
+    assert table.credited(torch.tensor([4.0, 4.0, 4.0]))[[0, 2]].tolist() == [2.0, 2.0]
+    assert table.credited(table.team).isnan().tolist() == [False, True, False]
+    assert table.take(torch.tensor([2, 0])).score.tolist() == [1.0, 0.5]
 
 
 def test_turns_without_sampled_tokens_are_left_out() -> None:
