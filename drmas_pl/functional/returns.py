@@ -44,10 +44,10 @@ def return_to_go(reward: Tensor, trajectory: Tensor, step: Tensor, *, gamma: flo
 
 
 def discounted_team_future(reward: Tensor, trajectory: Tensor, step: Tensor, *, gamma: float = 1.0) -> Tensor:
-    """Average the team's mean reward over this and later steps, nearer steps counting more.
+    """Average a row's own reward and the team's mean rewards in later steps, nearer steps counting more.
 
-    ``Σ γ^(t' − t)·r̄[t'] / Σ γ^(t' − t)`` over the steps t' ≥ t that the trajectory has, r̄ being the mean over the rows
-    (agents) of a step.
+    ``(r + Σ γ^(t' − t)·r̄[t']) / Σ γ^(t' − t)``: the upper sum runs over the later steps t' > t that the trajectory has, the lower one
+    over t as well; r̄ is the mean over the rows (agents) of a step.
 
     Args:
         reward: (N,) reward per row.
@@ -65,14 +65,16 @@ def discounted_team_future(reward: Tensor, trajectory: Tensor, step: Tensor, *, 
         Park et al., 2025 (MAPoRL), arXiv:2502.18439.
 
     Example:
-        >>> discounted_team_future(torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]), gamma=0.5)
-        tensor([0.6667, 0.6667, 1.0000])
+        >>> own, step = torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1])
+        >>> discounted_team_future(own, torch.zeros(4, dtype=torch.int64), step, gamma=0.5)
+        tensor([0.8333, 0.1667, 0.0000, 1.0000])
     """
     grid = _Grid.build(reward, trajectory, step)
     check_range("gamma", gamma, low=0.0, high=1.0)
     mean = grid.total(reward) / grid.count.clamp_min(1)
     present = (grid.count > 0).to(torch.float64)
-    return (grid.discount(mean, gamma) / grid.discount(present, gamma)).to(torch.float32)
+    later = grid.discount(mean, gamma) - mean.reshape(-1)[grid.slot]
+    return ((reward.to(torch.float64) + later) / grid.discount(present, gamma)).to(torch.float32)
 
 
 def seat_return_advantage(

@@ -78,7 +78,7 @@ class ReturnToGo:
 
 @dataclass(frozen=True, slots=True)
 class TeamFuture:
-    """The discounted average of what the team's members earn in this and later environment steps.
+    """The discounted average of what a turn earns itself and of what the team's members earn on average in later environment steps.
 
     Attributes:
         gamma: γ in [0, 1].

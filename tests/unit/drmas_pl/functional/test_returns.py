@@ -36,8 +36,8 @@ def test_team_future_matches_a_loop() -> None:
     reward, trajectory, step = rollout()
     got = discounted_team_future(reward, trajectory, step, gamma=0.9)
     for row in range(40):
-        top = bottom = 0.0
-        for later in range(int(step[row]), 7):
+        top, bottom = reward[row].item(), 1.0
+        for later in range(int(step[row]) + 1, 7):
             members = reward[(trajectory == trajectory[row]) & (step == later)]
             if members.numel():
                 top += 0.9 ** (later - int(step[row])) * members.mean().item()

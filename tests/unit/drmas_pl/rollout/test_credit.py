@@ -31,14 +31,21 @@ def scores(rule: CreditRule | None, **changes: Any) -> list[float]:
         (ReturnToGo(), [3.0, 3.75, 2.0, 2.5]),
         # S: 0.5·1 + 0.125·2, then 0.5·2; V: 1 + 0.25·2 + local 0.25 + 0.25·0.5, then 2 + 0.5
         (ReturnToGo(gamma=0.5), [0.75, 1.875, 1.0, 2.5]),
-        # first step: the mean of 1 and 1.25, second: of 2 and 2.5; (1.125 + 0.5·2.25)/1.5
-        (TeamFuture(gamma=0.5), [1.5, 1.5, 2.25, 2.25]),
-        (TeamFuture(gamma=0.0), [1.125, 1.125, 2.25, 2.25]),
+        # 1 and 1.25 in the first step, 2 and 2.5 in the second, whose mean is 2.25; (1 + 0.5·2.25)/1.5 and (1.25 + 0.5·2.25)/1.5
+        (TeamFuture(gamma=0.5), [17 / 12, 19 / 12, 2.0, 2.5]),
+        (TeamFuture(gamma=0.0), [1.0, 1.25, 2.0, 2.5]),
     ],
     ids=repr,
 )
 def test_rules_by_hand(rule: CreditRule | None, expected: list[float]) -> None:
     assert scores(rule) == pytest.approx(expected)
+
+
+def test_a_speaker_keeps_its_own_score_of_the_step_and_shares_later_ones() -> None:
+    own = {"step": [0, 0, 1, 1], "local_reward": [1.0, 0.0, 0.0, 1.0]}
+    table = build_table([play("SVSV", [0.0] * 4, **own)], AGENTS, credit=TeamFuture(gamma=0.5))
+    # (1 + 0.5·0.5)/1.5 and (0 + 0.5·0.5)/1.5; nothing comes after the second step
+    assert table.score.tolist() == pytest.approx([0.8333333, 0.1666667, 0.0, 1.0])
 
 
 def test_critics_get_what_the_others_do_not() -> None:
