@@ -5,15 +5,16 @@ Legend: N rows, G groups, A advantage, n group size, c successes in a group.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from drmas_pl.functional.advantages import SingletonRule, check_singleton, group_normalize
+from drmas_pl.functional.advantages import SingletonRule, check_singleton
 from drmas_pl.functional.checks import check_integers, check_rows
 from drmas_pl.functional.evaluation import pass_at_k
 from drmas_pl.functional.grouping import group_ids
 from drmas_pl.functional.scopes import (
-    ScopeStatistics,
     nearly_equal,
     pick,
     scope_statistics,
@@ -28,21 +29,24 @@ def leave_one_out(
     group: Tensor,
     *,
     entry: Tensor | None = None,
+    sample: Tensor | None = None,
     agent: Tensor | None = None,
     valid: Tensor | None = None,
     singleton: SingletonRule = "zero",
 ) -> Tensor:
-    """Subtract from each score the mean of the *other* entries of its group.
+    """Subtract from each score the mean of the *other* entries of its group, or of the other samples.
 
-    Equals ``(s − μ)·n/(n − 1)``. Groups of equal entries give exactly 0; non-finite scores are excluded.
+    Without ``sample`` equals ``(s − μ)·n/(n − 1)``. Groups of equal entries give exactly 0; non-finite scores are excluded.
 
     Args:
         score: (N,) scores.
         group: (N,) group ids.
         entry: (N,) trajectory ids when the unit is the trajectory, as in ``group_normalize``.
+        sample: (N,) trajectory ids when the baseline is the mean over the other trajectories of the group, each counting once with the
+            mean of its rows, so that no row is a baseline of its own trajectory; ``None`` takes the other entries.
         agent: (N,) agent ids, needed by ``agent_batch`` only.
         valid: (N,) bool, False on padding and repeated rows.
-        singleton: Groups of one: ``zero``, ``raw`` (A = s), or ``agent_batch`` (leave-one-out over the agent's entries).
+        singleton: Groups of one entry or sample: ``zero``, ``raw`` (A = s), or ``agent_batch`` (leave-one-out over the agent's entries).
 
     Returns:
         (N,) float32 advantages.
@@ -56,20 +60,22 @@ def leave_one_out(
     Example:
         >>> leave_one_out(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.int64))
         tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
+        >>> one, two = torch.zeros(3, dtype=torch.int64), torch.tensor([0, 0, 1])
+        >>> leave_one_out(torch.tensor([1.0, 1.0, 0.0]), one, sample=two)
+        tensor([ 1.,  1., -1.])
     """
-    check_rows(score=score, group=group, entry=entry, agent=agent, valid=valid)
-    check_integers(group=group, entry=entry, agent=agent)
+    check_rows(score=score, group=group, entry=entry, sample=sample, agent=agent, valid=valid)
+    check_integers(group=group, entry=entry, sample=sample, agent=agent)
     check_singleton(singleton, agent)
     rows = usable_rows(score, valid)
-    usable, entry, agent = pick(score, rows), pick(entry, rows), pick(agent, rows)
-    scope = scope_statistics(usable, pick(group, rows), entry=entry)
-    advantage = _excess_over_others(scope)
+    excess = partial(
+        _excess_over_others, pick(score, rows), entry=pick(entry, rows), sample=pick(sample, rows)
+    )
+    advantage, value, alone = excess(pick(group, rows))
     if singleton == "raw":
-        advantage = torch.where(scope.alone, scope.value, advantage)
+        advantage = torch.where(alone, value, advantage)
     elif singleton == "agent_batch" and agent is not None:
-        advantage = torch.where(
-            scope.alone, _excess_over_others(scope_statistics(usable, agent, entry=entry)), advantage
-        )
+        advantage = torch.where(alone, excess(pick(agent, rows))[0], advantage)
     return spread(advantage, rows, score.numel())
 
 
@@ -106,16 +112,23 @@ def whiten(value: Tensor, mask: Tensor | None = None, *, ddof: int = 1, eps: flo
     return result
 
 
-def reinforce_plus_plus(score: Tensor, group: Tensor | None = None, *, valid: Tensor | None = None) -> Tensor:
-    """Whiten scores over the whole batch, after subtracting the group mean if groups are given.
+def reinforce_plus_plus(
+    score: Tensor, group: Tensor | None = None, *, part: Tensor | None = None, valid: Tensor | None = None
+) -> Tensor:
+    """Whiten scores, after subtracting the mean of their group if groups are given.
 
     Args:
         score: (N,) scores.
-        group: (N,) group ids for the baseline variant (groups of one are centred to 0), ``None`` for the plain one.
+        group: (N,) group ids for the baseline variant, ``None`` for the plain one. Rows of groups of one or of equal scores are centred
+            to 0; they count in what is whitened, but their advantage is exactly 0.
+        part: (N,) ids of the rows that are whitened together; ``None`` whitens the whole batch.
         valid: (N,) bool, False on padding and repeated rows.
 
     Returns:
         (N,) float32 advantages; non-finite and invalid rows 0.
+
+    Raises:
+        ValueError: Shapes or ids do not fit.
 
     References:
         Hu, 2025, arXiv:2501.03262.
@@ -126,9 +139,20 @@ def reinforce_plus_plus(score: Tensor, group: Tensor | None = None, *, valid: Te
         >>> reinforce_plus_plus(torch.tensor([1.0, 0.0, 5.0, 5.0]), torch.tensor([0, 0, 1, 1]))
         tensor([ 1.2247, -1.2247,  0.0000,  0.0000])
     """
+    check_rows(score=score, group=group, part=part, valid=valid)
+    check_integers(group=group, part=part)
     rows = usable_rows(score, valid)
-    usable = score[rows] if group is None else group_normalize(score[rows], group[rows], None)
-    return spread(whiten(usable), rows, score.numel())
+    value = score[rows].to(torch.float64)
+    dead = torch.zeros_like(value, dtype=torch.bool)
+    if group is not None:
+        scope = scope_statistics(value, group[rows])
+        dead = scope.constant | scope.alone
+        value = (value - scope.mean).masked_fill(dead, 0.0)
+    parts = torch.zeros_like(rows) if part is None else part[rows]
+    white = torch.zeros_like(value, dtype=torch.float32)
+    for number in parts.unique():
+        white += whiten(value, parts == number)
+    return spread(white.masked_fill(dead, 0.0), rows, score.numel())
 
 
 def pass_at_k_advantage(success: Tensor, group: Tensor, *, k: int) -> Tensor:
@@ -168,8 +192,16 @@ def pass_at_k_advantage(success: Tensor, group: Tensor, *, k: int) -> Tensor:
     return torch.where(signal, excess / torch.where(signal, std[group], 1.0), 0.0).to(torch.float32)
 
 
-def _excess_over_others(scope: ScopeStatistics) -> Tensor:
-    """Score minus the mean of the group's other entries; 0 for groups of one or of equal entries."""
-    count = scope.count.to(torch.float64)
-    excess = (scope.value - scope.mean) * count / (count - 1).clamp_min(1.0)
-    return excess.masked_fill(scope.alone | scope.constant, 0.0)
+def _excess_over_others(
+    score: Tensor, group: Tensor, *, entry: Tensor | None, sample: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compare entries with the other entries or samples of their group.
+
+    Returns:
+        Score minus the mean of the others, 0 in groups of one or of equal entries; the score; and whether there are no others.
+    """
+    own = scope_statistics(score, group, entry=entry)
+    peers = own if sample is None else scope_statistics(score, group, entry=sample)
+    # the mean without the own sample: μ − (v − μ)/(n − 1)
+    others = peers.mean - (peers.value - peers.mean) / (peers.count - 1).clamp_min(1)
+    return (own.value - others).masked_fill(peers.alone | own.constant, 0.0), own.value, peers.alone

@@ -174,6 +174,7 @@ def standardize_per_task(
     *,
     tokens: Tensor | None = None,
     valid: Tensor | None = None,
+    signal: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
     """Standardise advantages within each task family of a mixture, so that no family drowns another.
@@ -183,6 +184,7 @@ def standardize_per_task(
         source: (N,) ids of the task family.
         tokens: (N,) trained tokens per row, to standardise over tokens; ``None`` counts every row once.
         valid: (N,) bool, False on padding and repeated rows.
+        signal: (N,) bool, False on rows of groups without learning signal: they count in the statistics, but stay exactly 0.
         eps: Added to the (population) standard deviation.
 
     Returns:
@@ -198,23 +200,19 @@ def standardize_per_task(
         >>> standardize_per_task(torch.tensor([1.0, -1.0, 9.0, 3.0]), torch.tensor([0, 0, 1, 1]), eps=0.0)
         tensor([ 1., -1.,  1., -1.])
     """
-    check_rows(advantage=advantage, source=source, tokens=tokens, valid=valid)
+    check_rows(advantage=advantage, source=source, tokens=tokens, valid=valid, signal=signal)
     check_integers(source=source)
-    if tokens is None:
-        return group_normalize(advantage, source, source, valid=valid, ddof=0, eps=eps)
     rows = usable_rows(advantage, valid)
-    value, group, weight = (
-        advantage[rows].to(torch.float64),
-        group_ids(source[rows]),
-        tokens[rows].to(torch.float64),
-    )
+    value, group = advantage[rows].to(torch.float64), group_ids(source[rows])
+    weight = torch.ones_like(value) if tokens is None else tokens[rows].to(torch.float64)
     total = segment_sum(weight, group).clamp_min(1.0)
     deviation = value - (segment_sum(weight * value, group) / total)[group]
     std = (segment_sum(weight * deviation.square(), group) / total).sqrt()[group]
     scope = scope_statistics(value, group)
-    return spread(
-        (deviation / (std + eps)).masked_fill(scope.constant | scope.alone, 0.0), rows, advantage.numel()
-    )
+    dead = scope.constant | scope.alone
+    if signal is not None:
+        dead = dead | ~signal[rows].to(torch.bool)
+    return spread((deviation / (std + eps)).masked_fill(dead, 0.0), rows, advantage.numel())
 
 
 def _climb(parent: Tensor) -> tuple[Tensor, Tensor]:

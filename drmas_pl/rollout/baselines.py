@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from drmas_pl.functional.advantages import SingletonRule
 from drmas_pl.functional.baselines import leave_one_out, pass_at_k_advantage, reinforce_plus_plus
+from drmas_pl.functional.checks import check_choice
 from drmas_pl.functional.grouping import group_ids
 from drmas_pl.functional.running import RunningBaseline
 from drmas_pl.functional.segments import segment_count
 from drmas_pl.rollout.estimators import AdvantageEstimator, Unit, check_unit
 from drmas_pl.rollout.table import Scope, TurnTable, check_scope
 
+Others = Literal["samples", "turns"]
+
 
 @dataclass(frozen=True)
 class LeaveOneOut(AdvantageEstimator):
-    """Score minus the mean of the group's other entries (RLOO).
+    """Score minus the mean of the group's others (RLOO).
 
     Attributes:
         unit: Whether each ``turn`` or each ``trajectory`` is one entry.
         scope: Columns whose equal values form a group.
+        baseline: What the others are: the other ``samples``, each with the mean of its turns in the group, or the other ``turns``, those of
+            the same trajectory included, which makes the baseline depend on what it judges.
         singleton: Groups of one, see :func:`~drmas_pl.functional.baselines.leave_one_out`.
 
     Raises:
@@ -36,19 +41,27 @@ class LeaveOneOut(AdvantageEstimator):
 
     unit: Unit = "turn"
     scope: tuple[Scope, ...] = ("task", "agent")
+    baseline: Others = "samples"
     singleton: SingletonRule = "zero"
 
     def __post_init__(self) -> None:
         check_unit(self.unit)
         check_scope(self.scope)
+        check_choice("baseline", self.baseline, get_args(Others))
+        if self.unit == "trajectory" and self.baseline == "turns":
+            raise ValueError("baseline='turns' compares turns, got unit='trajectory'; set unit='turn'")
         nobody = torch.zeros(0, dtype=torch.int64)
         leave_one_out(nobody.double(), nobody, agent=nobody, singleton=self.singleton)
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
-        entry = table.trajectory if self.unit == "trajectory" else None
         return leave_one_out(
-            table.score, table.scope(self.scope), entry=entry, agent=table.agent, singleton=self.singleton
+            table.score,
+            table.scope(self.scope),
+            entry=table.trajectory if self.unit == "trajectory" else None,
+            sample=table.trajectory if self.baseline == "samples" else None,
+            agent=table.agent,
+            singleton=self.singleton,
         )
 
 
@@ -78,12 +91,7 @@ class BatchWhitening(AdvantageEstimator):
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
         group = None if self.baseline is None else table.scope(self.baseline)
-        part = table.scope(self.per_scope)
-        result = torch.zeros(len(table), dtype=torch.float32)
-        for number in part.unique().tolist():
-            rows = (part == number).nonzero().squeeze(-1)
-            result[rows] = reinforce_plus_plus(table.score[rows], None if group is None else group[rows])
-        return result
+        return reinforce_plus_plus(table.score, group, part=table.scope(self.per_scope))
 
 
 @dataclass(frozen=True)

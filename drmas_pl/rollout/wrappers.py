@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from drmas_pl.functional.credit import inherit_advantage, standardize_per_task
+from drmas_pl.functional.grouping import group_ids
+from drmas_pl.functional.segments import segment_max
 from drmas_pl.rollout.estimators import AdvantageEstimator
 from drmas_pl.rollout.table import TurnTable
 
@@ -98,6 +100,8 @@ class Inherited(Wrapper):
 class Standardized(Wrapper):
     """Advantages standardised over the tokens of each data source, so that no task family of a mixture drowns another (AgentRL).
 
+    Groups in which the inner estimator found nothing to learn, all advantages being 0, stay at 0.
+
     Attributes:
         eps: Added to the standard deviation.
 
@@ -109,7 +113,15 @@ class Standardized(Wrapper):
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""
+        advantage = self.advantages(table)
         tokens = torch.tensor([len(turn.response_ids) for turn in table.turns], dtype=torch.int64)
+        compared = ("task",) if self.inner.scopes is None else self.inner.scopes.mean
+        group = group_ids(table.scope(compared))
         return standardize_per_task(
-            self.advantages(table), table.data_source, tokens=tokens, valid=table.trained, eps=self.eps
+            advantage,
+            table.data_source,
+            tokens=tokens,
+            valid=table.trained,
+            signal=(segment_max(advantage.abs(), group) > 0)[group],
+            eps=self.eps,
         )

@@ -35,6 +35,34 @@ def test_leave_one_out_over_trajectories_counts_each_once() -> None:
     torch.testing.assert_close(got, torch.tensor([0.25, 0.25, 0.25, -0.5]))
 
 
+def test_leave_one_out_over_samples_matches_a_loop() -> None:
+    generator = torch.Generator().manual_seed(1)
+    score, group, sample = torch.rand(60, generator=generator), zeros(60), zeros(60)
+    group.random_(0, 3, generator=generator)
+    sample.random_(0, 5, generator=generator)
+    got = leave_one_out(score, group, sample=sample)
+    for row in range(60):
+        means = [
+            statistics.fmean(members)
+            for other in range(5)
+            if other != sample[row] and (members := score[(group == group[row]) & (sample == other)].tolist())
+        ]
+        assert got[row].item() == pytest.approx(score[row].item() - statistics.fmean(means), abs=1e-6)
+    torch.testing.assert_close(
+        leave_one_out(score, group, entry=sample, sample=sample), leave_one_out(score, group, entry=sample)
+    )
+
+
+def test_a_sample_without_others_follows_the_rule_for_groups_of_one() -> None:
+    score, sample = torch.tensor([1.0, 0.0, 0.5]), torch.tensor([0, 0, 1])
+    group, agent = torch.tensor([0, 0, 1]), zeros(3)
+    assert leave_one_out(score, group, sample=sample).tolist() == [0.0] * 3
+    assert leave_one_out(score, group, sample=sample, singleton="raw").tolist() == score.tolist()
+    batch = leave_one_out(score, group, sample=sample, agent=agent, singleton="agent_batch")
+    assert batch.tolist() == [0.5, -0.5, 0.0]
+    assert leave_one_out(torch.full((3,), 0.9), zeros(3), sample=sample).tolist() == [0.0] * 3
+
+
 def test_leave_one_out_robustness_and_singletons() -> None:
     assert leave_one_out(torch.full((8,), 0.9), zeros(8)).tolist() == [0.0] * 8
     torch.testing.assert_close(
@@ -74,6 +102,9 @@ def test_reinforce_plus_plus_with_and_without_baseline() -> None:
     assert plain[2] == 0
     centred = torch.tensor([0.5, -0.5, 1.0, -1.0])
     torch.testing.assert_close(reinforce_plus_plus(score, group)[[0, 1, 3, 4]], centred / centred.std())
+    parts = reinforce_plus_plus(score, part=group)
+    assert parts[:2].tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)
+    assert parts[2:].tolist() == pytest.approx([0.0, 0.7071, -0.7071], abs=1e-4)
     valid = torch.tensor([True, True, True, False, False])
     assert reinforce_plus_plus(score, valid=valid)[3:].tolist() == [0.0, 0.0]
 

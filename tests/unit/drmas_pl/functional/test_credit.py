@@ -110,6 +110,14 @@ def test_token_weights_equal_repeated_rows() -> None:
     assert (flat == 0).all()
 
 
+def test_rows_without_signal_count_but_stay_at_zero() -> None:
+    advantage, source = torch.tensor([1.0, -0.5, 0.0, 0.0]), torch.zeros(4, dtype=torch.int64)
+    signal = torch.tensor([True, True, True, False])
+    plain = standardize_per_task(advantage, source, eps=0.0)
+    got = standardize_per_task(advantage, source, signal=signal, eps=0.0)
+    assert got[:3].tolist() == plain[:3].tolist() and got[3] == 0 != plain[3]
+
+
 def test_padding_and_failed_rows_do_not_count() -> None:
     advantage = torch.tensor([1.0, -1.0, 50.0, float("nan")])
     source, valid = torch.zeros(4, dtype=torch.int64), torch.tensor([True, True, False, True])

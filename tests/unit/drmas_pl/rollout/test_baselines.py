@@ -12,6 +12,7 @@ import torch
 from drmas_pl.rollout.baselines import BatchWhitening, BestOfK, LeaveOneOut, RoleBaseline
 from drmas_pl.rollout.estimators import AdvantageEstimator
 from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.types import Task
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker, make_tasks
 
@@ -32,11 +33,29 @@ def table(rewards: Sequence[float], speakers: str = "SV", task: int = 0, **more:
 def test_rloo_compares_with_the_others_of_the_group() -> None:
     third = pytest.approx(-1 / 3)
     assert LeaveOneOut()(table([1, 0, 0, 0], "S")).tolist() == [1.0, third, third, third]
-    # per task, six rows: 1 - 1/5 and 0 - 2/5
+    # per task, six rows of three samples: 1 - 0 and 0 - 1/2, or among the rows 1 - 1/5 and 0 - 2/5
     whole = LeaveOneOut(scope=("task",))(table([1, 0, 0]))
-    assert whole.tolist() == pytest.approx([0.8, 0.8, -0.4, -0.4, -0.4, -0.4])
+    assert whole.tolist() == pytest.approx([1.0, 1.0, -0.5, -0.5, -0.5, -0.5])
+    among_turns = LeaveOneOut(scope=("task",), baseline="turns")(table([1, 0, 0]))
+    assert among_turns.tolist() == pytest.approx([0.8, 0.8, -0.4, -0.4, -0.4, -0.4])
     by_trajectory = LeaveOneOut(unit="trajectory", scope=("task",))(table([1, 0, 0]))
     assert by_trajectory.tolist() == pytest.approx([1.0, 1.0, -0.5, -0.5, -0.5, -0.5])
+
+
+def test_the_baseline_of_rloo_holds_no_turn_of_the_same_trajectory() -> None:
+    # S says three things in the first sample, of which it alone is paid for the first, and one in each other
+    played = [
+        play("SSS", [0.0, 0.0, 1.0], local_reward=[0.5, 0.0, 0.0]),
+        play("S", [0.5], sample=1),
+        play("S", [0.0], sample=2),
+    ]
+    found = LeaveOneOut()(build_table(played, AGENTS))
+    # 1.5, 1 and 1 against (.5 + 0)/2; .5 and 0 against the first sample's mean 7/6 and the other
+    assert found.tolist() == pytest.approx([1.25, 0.75, 0.75, 0.5 - 7 / 12, 0.0 - (7 / 6 + 0.5) / 2])
+    alone = build_table(played[:1], AGENTS)
+    assert LeaveOneOut()(alone).tolist() == [0.0] * 3
+    assert LeaveOneOut(singleton="raw")(alone).tolist() == [1.5, 1.0, 1.0]
+    assert LeaveOneOut(baseline="turns")(alone).tolist() == [0.5, -0.25, -0.25]
 
 
 def test_rloo_follows_its_rule_for_groups_of_one() -> None:
@@ -63,6 +82,32 @@ def test_reinforce_pp_can_subtract_the_mean_of_the_task_first() -> None:
     ]
     found = BatchWhitening(baseline=("task",))(build_table(played, AGENTS))
     assert found.tolist() == pytest.approx([1.2247, -1.2247, 0.0, 0.0], abs=1e-4)
+
+
+def test_the_mean_of_the_task_is_that_of_all_its_turns_whatever_is_whitened_together() -> None:
+    # own scores of S and V: 1 and 2, 0 and 1 on the first task, whose mean is 1; 4 and 0, 0 and 0 on the second, whose mean is 1 too
+    own = [(1.0, 2.0), (0.0, 1.0), (4.0, 0.0), (0.0, 0.0)]
+    played = [
+        play("SV", [0.0, 0.0], sample=n % 2, task=TASKS[n // 2], local_reward=pair)
+        for n, pair in enumerate(own)
+    ]
+    found = BatchWhitening(baseline=("task",), per_scope=("agent",))(build_table(played, AGENTS))
+    # S: 0, -1, 3, -1 around .25 over the root of 10.75/3; V: 1, 0, -1, -1 around -.25 over the root of 2.75/3
+    assert found[::2].tolist() == pytest.approx([-0.13207, -0.66034, 1.45274, -0.66034], abs=1e-4)
+    assert found[1::2].tolist() == pytest.approx([1.30558, 0.26112, -0.78335, -0.78335], abs=1e-4)
+
+
+@pytest.mark.parametrize("per_scope", [("batch",), ("agent",)])
+def test_tasks_of_equal_scores_get_exactly_nothing_after_whitening(per_scope: Any) -> None:
+    scores = [0.3, 0.7, 0.1, 0.9, 0.9, 0.9, 0.3, 0.4]
+    played = [
+        play("S" if n < 3 else "SV", [0.0, score][-1 if n < 3 else 0 :], sample=n, task=TASKS[n // 3])
+        for n, score in enumerate(scores)
+    ]
+    turns = build_table([*played, play("V", [5.0], task=Task("alone", "?"))], AGENTS)
+    found = BatchWhitening(baseline=("task",), per_scope=per_scope)(turns)
+    dead = torch.tensor([task in (TASKS[1].id, "alone") for task in turns.tasks])
+    assert dead.sum() == 7 and found[dead].tolist() == [0.0] * 7 and (found[~dead] != 0).any()
 
 
 def test_best_of_k_values_trajectories_and_gives_every_turn_the_same() -> None:
@@ -142,6 +187,11 @@ def test_an_empty_table_has_no_advantages(estimator: AdvantageEstimator) -> None
         (lambda: LeaveOneOut(unit="row"), "unit must be turn or trajectory, got 'row'"),  # type: ignore[arg-type]
         (lambda: LeaveOneOut(scope=("tasks",)), "a scope needs a list of names"),  # type: ignore[arg-type]
         (lambda: LeaveOneOut(singleton="drop"), "singleton"),  # type: ignore[arg-type]
+        (lambda: LeaveOneOut(baseline="rows"), "baseline must be one of"),  # type: ignore[arg-type]
+        (
+            lambda: LeaveOneOut(unit="trajectory", baseline="turns"),
+            "baseline='turns' compares turns, got unit='trajectory'; set unit='turn'",
+        ),
         (lambda: BatchWhitening(baseline=()), "a scope needs a list of names"),
         (lambda: BatchWhitening(per_scope=("x",)), "a scope needs a list of names"),  # type: ignore[arg-type]
         (lambda: BestOfK(k=0), "k must be at least 1, got 0"),

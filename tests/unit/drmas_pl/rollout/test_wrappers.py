@@ -68,6 +68,30 @@ def test_data_sources_are_put_on_one_scale_by_their_tokens() -> None:
     )
 
 
+def test_groups_without_signal_stay_at_zero_after_standardising() -> None:
+    tasks = [Task(f"t{n}", "?", data_source="one") for n in range(2)]
+    played = [
+        play("V", [reward], sample=n % 3, task=tasks[n // 3])
+        for n, reward in enumerate([1.0, 1.0, 0.0, 0.9, 0.9, 0.9])
+    ]
+    grpo = GroupNormalizer(unit="trajectory", mean_scope=("task",), std_scope=("task",))
+    played[0] = play("V", [1.0], sample=0, task=tasks[0], response_ids=[(1, 2, 3)], logprobs=[(-1.0,) * 3])
+    found = Standardized(grpo)(build_table(played, AGENTS))
+    assert found[3:].tolist() == [0.0] * 3
+    # ±.57735 and -1.154701; over 3 + 1 + 1 tokens and 3 x 2 or more of nothing: the mean is not 0, and nothing is shifted by it
+    assert found[0] == found[1] > 0 > found[2]
+
+
+@pytest.mark.parametrize(("values", "last"), [((1.0, -1.0, 0.0), True), ((0.0, 0.0, 0.0), False)])
+def test_a_turn_in_the_middle_of_a_group_with_signal_is_shifted_like_the_others(
+    values: tuple[float, ...], last: bool
+) -> None:
+    tasks = [Task(f"t{n}", "?", data_source="one") for n in range(2)]
+    played = [play("V", [0.0], sample=n % 3, task=tasks[n // 3]) for n in range(6)]
+    found = Standardized(Given(3.0, 1.0, 2.0, *values), eps=0.0)(build_table(played, AGENTS))
+    assert (found[5] != 0) == last
+
+
 def test_a_wrapper_keeps_the_state_of_what_it_wraps() -> None:
     inner = RoleBaseline()
     Standardized(inner)(build_table([play("V", [1.0])], AGENTS))
