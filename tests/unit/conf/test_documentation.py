@@ -19,6 +19,8 @@ PLAYED = [("search", "hierarchy"), ("math", "loop"), ("math", "single"), ("reaso
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (
     "agents.roles",
+    "advantage.inner",
+    "advantage.parents",
     "rollout.align_turns",
     "cluster.groups",
     "engine.groups",
@@ -53,6 +55,13 @@ def shipped() -> frozenset[str]:
         configure("+env=search", "+agents=hierarchy", f"retriever={option}") for option in GROUPS["retriever"]
     ]
     configs.append(configure("+env=math", "+agents=loop", "advantage=gae", "critic=value_head"))
+    configs += [
+        configure("+env=math", "+agents=loop", f"advantage={option}")
+        for option in ("rloo", "reinforce_pp", "gigpo", "rae", "pass_at_k", "matpo")
+    ]
+    configs += [
+        configure("+env=math", "+agents=loop", f"credit={option}") for option in ("return_to_go", "zero_sum")
+    ]
     configs.append(configure("+env=math", "+agents=loop", "cluster=ray"))
     configs += [configure("+env=math", "+agents=loop", f"engine={option}") for option in GROUPS["engine"]]
     role = {
