@@ -6,9 +6,11 @@ is memory-mapped; it then carries the fingerprint of corpus and settings and ref
 
 from __future__ import annotations
 
+import itertools
 import re
+import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +24,55 @@ from drmas_pl.retrieval.base import Passage, Retriever
 from drmas_pl.retrieval.corpus import Corpus
 from drmas_pl.retrieval.index import IndexFolder
 
-_WORD: Final = re.compile(r"\w+")
 _STOPWORDS: Final = frozenset(STOPWORDS_EN)
 _OFFSETS: Final = "offsets.npy"
 _BLOCK: Final = 512
+# Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer, Myanmar: written without spaces between words.
+_UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\U00020000-\U0003ffff"
+)
+
+
+def _marks() -> str:
+    """Return the combining marks as ranges of a character class; Python's word characters lack them, Hindi and Thai words do not."""
+    marks = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
+    runs = (list(run) for _, run in itertools.groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0]))
+    return "".join(f"{chr(run[0][1])}-{chr(run[-1][1])}" for run in runs)
+
+
+_WORD: Final = re.compile(rf"[\w{_marks()}]+")
+_UNSPACED_RUN: Final = re.compile(rf"([{_UNSPACED}]+)")
 
 
 def words(text: str) -> list[str]:
-    """Split a text into the case-folded words that are indexed; common English function words are left out.
+    """Split a text into the terms that are indexed.
+
+    Text is brought to Unicode's form NFKC and case-folded, so that composed and decomposed accents, and full-width letters, are found alike.
+    Common English function words are left out. Scripts without spaces between words are cut into single characters and pairs.
 
     >>> words("The capital of Guinea-Bissau")
     ['capital', 'guinea', 'bissau']
+    >>> words("北京大学")
+    ['北', '北京', '京', '京大', '大', '大学', '学']
     """
-    return [word for word in _WORD.findall(text.casefold()) if word not in _STOPWORDS]
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return [term for word in _WORD.findall(plain) if word not in _STOPWORDS for term in _terms(word)]
+
+
+def _terms(word: str) -> Iterator[str]:
+    """Yield a word, and for scripts without spaces each character and each pair of neighbours."""
+    if word.isascii():
+        yield word
+        return
+    for part in filter(None, _UNSPACED_RUN.split(word)):
+        if not _UNSPACED_RUN.fullmatch(part):
+            yield part
+            continue
+        for left, right in itertools.zip_longest(part, part[1:]):
+            yield left
+            if right is not None:
+                yield left + right
 
 
 class BM25sRetriever(Retriever):
@@ -74,7 +112,7 @@ class BM25sRetriever(Retriever):
         stored = folder is not None and folder.exists
         offsets = np.load(folder.path / _OFFSETS, mmap_mode="r") if folder is not None and stored else None
         self._corpus = Corpus(corpus, offsets=offsets)
-        self._fingerprint = f"bm25s-{self._corpus.fingerprint()}-k1={k1:g}-b={b:g}"
+        self._fingerprint = f"bm25s-2-{self._corpus.fingerprint()}-k1={k1:g}-b={b:g}"
         if folder is None:
             self._model = self._build()
             return

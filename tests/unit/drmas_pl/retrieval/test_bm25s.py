@@ -133,3 +133,28 @@ def test_shipped_corpus_finds_what_the_oracle_asks_for() -> None:
     assert len(retriever) == 3862
     best = retriever.search(["France capital", "Kenya internet domain", "Lyon city"], 1)
     assert [passages[0].id for passages in best] == ["capital:France", "domain:Kenya", "city:Lyon"]
+
+
+def test_unicode_forms_and_scripts_without_spaces_are_found(tmp_path: Path) -> None:
+    texts = {
+        "nfc": '"São Tomé"\nThe capital of São Tomé.',
+        "nfd": '"Zürich"\nA city.'.replace("ü", "u\u0308"),
+        "zh": '"北京大学"\n北京大学位于中国北京市海淀区。',
+        "ja": '"東京"\n東京は日本の首都です。',
+        "th": '"กรุงเทพ"\nกรุงเทพเป็นเมืองหลวงของประเทศไทย',
+        "hi": '"दिल्ली"\nदिल्ली भारत की राजधानी है।',
+        "wide": '"ＡＢＣ"\nＡＢＣ１２',
+    }
+    retriever = BM25sRetriever(write(tmp_path / "corpus.jsonl", texts))
+    for query, expected in {
+        "Sa\u0303o Tome\u0301": "nfc",
+        "Zürich": "nfd",
+        "北京大学在哪里？": "zh",
+        "京": "zh",
+        "日本の首都": "ja",
+        "เมืองหลวง": "th",
+        "राजधानी": "hi",
+        "abc": "wide",
+    }.items():
+        assert retriever.search([query], 1)[0][0].id == expected, query
+    assert words("राजधानी") == ["राजधानी"]
