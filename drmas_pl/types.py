@@ -21,9 +21,12 @@ class Task:
     Attributes:
         id: Unique within its data set; part of every derived seed.
         question: What the team is asked, as plain text.
-        reference: Right answer, or several alternatives of which one suffices.
+        reference: Right answer, or several alternatives of which one suffices; a single text may be given as it is.
         data_source: Name of the collection the task came from; evaluation averages per source.
         metadata: Anything else an environment may need.
+
+    Raises:
+        TypeError: The id, question or reference is no text.
     """
 
     id: str
@@ -31,6 +34,18 @@ class Task:
     reference: tuple[str, ...] = ()
     data_source: str = "unknown"
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("id", "question"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise TypeError(f"Task.{name} must be a text, got {value!r}")
+        reference: Any = self.reference
+        if isinstance(reference, str):
+            reference = (reference,)
+        if not isinstance(reference, (tuple, list)) or not all(isinstance(item, str) for item in reference):
+            raise TypeError(f"Task.reference must be a text or several texts, got {self.reference!r}")
+        object.__setattr__(self, "reference", tuple(reference))
 
 
 @dataclass(frozen=True, slots=True)

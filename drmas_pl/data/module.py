@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import lightning
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drmas_pl.data.readers import read_tasks
+from drmas_pl.data.files import SourceRow
+from drmas_pl.data.readers import read_tasks, tasks_from_rows
 from drmas_pl.data.schedule import Balance, TaskSchedule
 from drmas_pl.data.splits import check_disjoint, fingerprint, stratified_subset
 from drmas_pl.errors import DataError
@@ -23,22 +24,26 @@ from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Task
 
 Split = Literal["train", "validation", "test"]
-Source = str | os.PathLike[str] | Sequence[Task] | None
+File = str | os.PathLike[str]
+Source = File | Sequence[File] | Iterable[Task | Mapping[str, Any]] | None
 
 _LOGGER = logging.getLogger(__name__)
-_STATE: Final = ("fingerprints", "seed", "tasks_per_iteration", "balance")
+_STATE: Final = ("fingerprints", "seed", "tasks_per_iteration", "balance", "weights")
 
 
 class TaskDataModule(lightning.LightningDataModule):
     """Reads the splits, proves them disjoint and deals out the training tasks.
 
     Args:
-        train: File (see :func:`~drmas_pl.data.readers.read_tasks`) or tasks to train on; None when only evaluating.
+        train: What to train on: a file, a folder, a pattern or a list of these (see :func:`~drmas_pl.data.readers.read_tasks`); or tasks,
+            or rows with named columns, such as a ``datasets.Dataset``. None when only evaluating.
         validation: Where model selection looks.
         test: Where the final number comes from.
         tasks_per_iteration: Training tasks per iteration, and batch size of the evaluation dataloaders.
         seed: Decides the order of training tasks and which tasks a limit keeps.
         balance: ``data_source`` draws the same number of training tasks per source in every iteration, as far as possible.
+        weights: Share of every data source in the training tasks, in any unit, by its name; instead of ``balance``.
+        columns: Names of columns that are called otherwise in the data, such as ``{"question": "problem"}``.
         limit_train: Keep so many training tasks, chosen by seed with every source's share kept.
         limit_validation: The same for validation.
         limit_test: The same for test.
@@ -46,7 +51,7 @@ class TaskDataModule(lightning.LightningDataModule):
         allow_changed_data: Permit resuming with other data, seed or batch size than the checkpoint was made with.
 
     Raises:
-        ValueError: A number is below 1 or ``balance`` is unknown.
+        ValueError: A number is below 1, ``balance`` is unknown, or weights are given beside it.
     """
 
     def __init__(
@@ -58,6 +63,8 @@ class TaskDataModule(lightning.LightningDataModule):
         tasks_per_iteration: int,
         seed: int = 0,
         balance: Balance = "none",
+        weights: Mapping[str, float] | None = None,
+        columns: Mapping[str, str] | None = None,
         limit_train: int | None = None,
         limit_validation: int | None = None,
         limit_test: int | None = None,
@@ -78,7 +85,11 @@ class TaskDataModule(lightning.LightningDataModule):
             raise ValueError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
         if balance not in ("none", "data_source"):
             raise ValueError(f"balance must be 'none' or 'data_source', got {balance!r}")
+        if weights and balance != "none":
+            raise ValueError(f"weights already decide what balance={balance!r} would; leave one of them out")
         self.tasks_per_iteration, self.seed, self.balance = tasks_per_iteration, seed, balance
+        self.weights = dict(weights or {})
+        self.columns = dict(columns or {})
         self.allow_overlap, self.allow_changed_data = allow_overlap, allow_changed_data
         self._tasks: dict[Split, tuple[Task, ...]] = {}
         self._schedule: TaskSchedule | None = None
@@ -91,7 +102,7 @@ class TaskDataModule(lightning.LightningDataModule):
         """
         if self._tasks:
             return
-        tasks = {name: _load(source, name) for name, source in self._sources.items()}
+        tasks = {name: _load(source, name, self.columns) for name, source in self._sources.items()}
         if not self.allow_overlap:
             check_disjoint(tasks["train"], tasks["validation"], test=tasks["test"])
         for name, limit in self._limits.items():
@@ -105,7 +116,11 @@ class TaskDataModule(lightning.LightningDataModule):
             )
         if tasks["train"]:
             self._schedule = TaskSchedule(
-                tasks["train"], self.tasks_per_iteration, seed=self.seed, balance=self.balance
+                tasks["train"],
+                self.tasks_per_iteration,
+                seed=self.seed,
+                balance=self.balance,
+                weights=self.weights,
             )
         self._tasks = tasks
 
@@ -187,7 +202,7 @@ class TaskDataModule(lightning.LightningDataModule):
         changed = [
             f"{name}: {state_dict.get(name)} then, {now[name]} now"
             for name in _STATE
-            if state_dict.get(name) != now[name]
+            if state_dict.get(name, {} if name == "weights" else None) != now[name]
         ]
         if not changed:
             return
@@ -245,12 +260,30 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
-def _load(source: Source, name: Split) -> tuple[Task, ...]:
+def _load(source: Source, name: Split, columns: Mapping[str, str]) -> tuple[Task, ...]:
     if source is None:
         return ()
-    tasks = read_tasks(source) if isinstance(source, (str, os.PathLike)) else tuple(source)
-    if not tasks:
+    if isinstance(source, (str, os.PathLike)):
+        return read_tasks(source, columns=columns)
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        raise DataError(
+            f"{name} must be a file, a list of files, tasks or rows, got a {type(source).__name__}; "
+            "of several splits name one, such as dataset['train']"
+        )
+    items: list[Any] = list(source)
+    if not items:
         raise DataError(
             f"{name} must hold at least one task, got none; leave {name} out if there is nothing to play"
         )
-    return tasks
+    kinds = {type(item) for item in items}
+    if all(issubclass(kind, (str, os.PathLike)) for kind in kinds):
+        return read_tasks(items, columns=columns)
+    if all(issubclass(kind, Task) for kind in kinds):
+        return tuple(items)
+    if all(issubclass(kind, Mapping) for kind in kinds):
+        rows = (SourceRow(f"{name}, row {number}", dict(row)) for number, row in enumerate(items, start=1))
+        return tasks_from_rows(rows, columns=columns)
+    found = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise DataError(
+        f"{name} must hold tasks, rows with named columns, or files, got {found}; use one of these"
+    )

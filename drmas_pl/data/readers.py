@@ -9,19 +9,22 @@ Two layouts are understood and may be mixed. The field's common one:
     env_kwargs     {"question", "ground_truth", ...}: anything else an environment may need
 
 and plain rows ``{"question", "answer" | "answers" | "golden_answers"}``. Null means absent everywhere, so that a Parquet file, whose rows
-all have all columns, gives the same tasks as JSON Lines.
+all have all columns, gives the same tasks as JSON Lines. Lists and objects may be written as JSON text, as CSV files must.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
-from drmas_pl.data.files import SourceRow, locate, read_rows
+from drmas_pl.data.files import SourceRow, find_files, read_rows
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
 
@@ -40,20 +43,28 @@ _NOT_METADATA: Final = {
 
 
 def read_tasks(
-    path: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> tuple[Task, ...]:
-    """Read the tasks of one file, in its order.
+    """Read the tasks of one file, or of several, in their order.
 
     Args:
-        path: JSON Lines or Parquet file, or ``embedded:search/train`` for one that ships with the package.
+        path: What :func:`~drmas_pl.data.files.find_files` takes, such as a JSON Lines, CSV or Parquet file, a pattern, a folder, or
+            ``embedded:search/train`` for a file that ships with the package; or a list of these. Of several, rows without a data source
+            have the name of their file as theirs.
         split: Keep only rows whose ``extra_info.split`` (or ``split``) has this value.
         limit: Keep only the first so many of them.
+        columns: Names of columns that are called otherwise here, such as ``{"question": "problem"}``.
 
     Returns:
         At least one task; ids are unique.
 
     Raises:
-        DataError: The file is missing, empty or unreadable, a row is mistyped, two rows share an id, or no row has the split.
+        DataError: A file is missing, empty or unreadable, a row is mistyped, two rows share an id, no row has the split, or a column is
+            missing.
         ValueError: ``limit`` is below 1.
 
     >>> read_tasks("embedded:search/train", limit=1)[0].question
@@ -61,15 +72,31 @@ def read_tasks(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 or None, got {limit}")
-    file = locate(path)
-    tasks = tasks_from_rows(read_rows(file), split=split, limit=limit)
+    several = not isinstance(path, (str, os.PathLike))
+    paths: Sequence[str | os.PathLike[str]] = path if several else [path]  # type: ignore[assignment,list-item]
+    files = [(file, Path(each).stem if several else None) for each in paths for file in find_files(each)]
+    rows = (row for file, source in files for row in _rows_of(file, source))
+    tasks = tasks_from_rows(rows, split=split, limit=limit, columns=columns)
     if not tasks:
-        raise DataError(f"expected tasks in {file}, got an empty file; write one object a line")
+        raise DataError(
+            f"expected tasks in {', '.join(str(file) for file, _ in files)}, got an empty file; write one object a line"
+        )
     return tasks
 
 
+def _rows_of(file: Path, source: str | None) -> Iterator[SourceRow]:
+    """Read rows; those that name no data source get ``source``."""
+    for row in read_rows(file):
+        named = source is None or "data_source" in row.values
+        yield row if named else SourceRow(row.place, {**row.values, "data_source": source})
+
+
 def tasks_from_rows(
-    rows: Iterable[SourceRow], *, split: str | None = None, limit: int | None = None
+    rows: Iterable[SourceRow],
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> tuple[Task, ...]:
     """Turn rows into tasks; see :func:`read_tasks`.
 
@@ -85,7 +112,7 @@ def tasks_from_rows(
         if split is not None and (found := _split_of(row)) != split:
             others.add(found)
             continue
-        task = parse_task(row)
+        task = parse_task(row if not columns else _renamed(row, columns))
         if task.id in places:
             raise DataError(
                 f"{row.place}: expected an id of its own, got {task.id!r} again (first at {places[task.id]}); "
@@ -111,6 +138,7 @@ def parse_task(row: SourceRow) -> Task:
     Task(id='nq/7', question='Who?', reference=('Ada', 'A. L.'), data_source='nq', metadata={'hops': 1})
     """
     values = _without_nulls(row.values)
+    values |= {name: _structured(values[name]) for name in _FIELD_COLUMNS if name in values}
     for column in ("reward_model", "extra_info", "env_kwargs"):
         if not isinstance(values.get(column, {}), dict):
             raise DataError(
@@ -181,12 +209,54 @@ def _reference(values: Mapping[str, Any], place: str) -> tuple[str, ...]:
             f"{place}: expected reward_model.ground_truth (a text, number, list or {{'target': [...]}}) or one of {', '.join(_ANSWERS)}, "
             f"got the columns {', '.join(values)}; add the right answer"
         )
+    if isinstance(answer, str):
+        answer = _written_list(answer)
     alternatives = answer if isinstance(answer, (list, tuple)) else [answer]
     if not alternatives:
         raise DataError(
             f"{place}: the reference must have at least one alternative, got an empty list; fix or remove the row"
         )
     return tuple(_answer_text(alternative, place) for alternative in alternatives)
+
+
+def _renamed(row: SourceRow, columns: Mapping[str, str]) -> SourceRow:
+    """Give columns the names that are known here."""
+    absent = [theirs for theirs in columns.values() if theirs not in row.values]
+    if absent:
+        raise DataError(
+            f"{row.place}: expected the column {absent[0]!r}, as the setting columns says, got the columns {', '.join(row.values)}"
+        )
+    theirs = set(columns.values())
+    values = {name: value for name, value in row.values.items() if name not in theirs}
+    return SourceRow(row.place, values | {ours: row.values[name] for ours, name in columns.items()})
+
+
+def _structured(value: Any) -> Any:
+    """Read an object, or a list of messages, that is written as JSON text."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    is_list = isinstance(read, list) and bool(read) and all(isinstance(item, dict) for item in read)
+    return _without_nulls(read) if isinstance(read, dict) or is_list else value
+
+
+def _written_list(text: str) -> str | list[str]:
+    """Read alternatives that are written as a list of quoted texts; anything else, such as an interval, is one answer.
+
+    >>> _written_list('["Ada Byron", "Ada Lovelace"]'), _written_list("[1, 2]")
+    (['Ada Byron', 'Ada Lovelace'], '[1, 2]')
+    """
+    stripped = text.strip()
+    if not (stripped.startswith(('["', "['")) and stripped.endswith("]")):
+        return text
+    try:
+        read = ast.literal_eval(stripped)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return read if all(isinstance(item, str) for item in read) else text
 
 
 def _answer_text(answer: Any, place: str) -> str:

@@ -48,8 +48,8 @@ _UNSPACED_RUN: Final = re.compile(rf"([{_UNSPACED}]+)")
 def words(text: str) -> list[str]:
     """Split a text into the terms that are indexed.
 
-    Text is brought to Unicode's form NFKC and case-folded, so that composed and decomposed accents, and full-width letters, are found alike.
-    Common English function words are left out. Scripts without spaces between words are cut into single characters and pairs.
+    Text is brought to Unicode's form NFKC and case-folded, so that composed and decomposed accents, and full-width letters, are found
+    alike. Common English function words are left out. Scripts without spaces between words are cut into single characters and pairs.
 
     >>> words("The capital of Guinea-Bissau")
     ['capital', 'guinea', 'bissau']

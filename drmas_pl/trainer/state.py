@@ -136,6 +136,8 @@ def peak_rss_mb() -> float:
 def run_marks(data: TaskDataModule, agents: Mapping[str, Agent]) -> dict[str, str]:
     """Name what must be the same when a run goes on: data, which tasks are drawn when, and prompts."""
     order = {"data.tasks_per_iteration": str(data.tasks_per_iteration), "data.balance": data.balance}
+    if data.weights:
+        order["data.weights"] = repr(sorted(data.weights.items()))
     prompts = {f"the prompt of {name}": template_hash(agent) for name, agent in agents.items()}
     return {**{f"{split} data": mark for split, mark in data.fingerprints.items()}, **order, **prompts}
 

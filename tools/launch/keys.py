@@ -32,8 +32,8 @@ ROLE_SETTINGS = {
 }
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
-# mappings whose keys are names of agents or worker groups
-BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups")
+# mappings whose keys are names of agents, worker groups, data sources or columns
+BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups", "data.weights", "data.columns")
 
 
 def check_keys(

@@ -30,6 +30,8 @@ WHOLE = (
     "data.train",
     "data.validation",
     "data.test",
+    "data.columns",
+    "data.weights",
     "engine.server.arguments",
     "engine.server.environment",
 )

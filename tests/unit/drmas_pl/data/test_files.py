@@ -9,7 +9,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from drmas_pl.data.files import locate, read_rows, write_json_lines
+from drmas_pl.data.files import find_files, locate, read_rows, write_json_lines
 from drmas_pl.errors import DataError
 
 
@@ -75,9 +75,9 @@ def test_a_file_that_is_no_parquet_says_so(tmp_path: Path) -> None:
 
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"expected a suffix \.jsonl, .*\.parquet.*, got \.csv; convert or rename the file"
+        DataError, match=r"expected a suffix \.jsonl, .*\.parquet.*, got \.xlsx; convert or rename the file"
     ):
-        read_rows(tmp_path / "a.csv")
+        read_rows(tmp_path / "a.xlsx")
 
 
 def test_a_missing_file_lists_the_nearest_names(tmp_path: Path) -> None:
@@ -129,3 +129,96 @@ def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
         write_json_lines(file, [{"a": 2}, {"a": object()}])
     assert json.loads(file.read_text(encoding="utf-8")) == {"a": "é"}
     assert [entry.name for entry in file.parent.iterdir()] == ["a.jsonl"]
+
+
+def write_arrow(file: Path, table: arrow.Table) -> None:
+    with arrow.ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize(("suffix", "comma"), [(".csv", ","), (".tsv", "\t")])
+def test_csv_cells_are_texts_and_empty_ones_absent(tmp_path: Path, suffix: str, comma: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    lines = (("a", "b", "c"), ('"x\ny"', "", "0.10"), ("é", "2", ""))
+    file.write_text("\ufeff" + "\n".join(comma.join(line) for line in lines), encoding="utf-8")
+    found = list(read_rows(file))
+    assert [row.values for row in found] == [{"a": "x\ny", "c": "0.10"}, {"a": "é", "b": "2"}]
+    assert [row.place for row in found] == [f"{file}, line 3", f"{file}, line 4"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a,b\n1,2,3\n", r"line 2: expected 2 cells, one for each column; quote cells"),
+        (b"a,b\n1\n", r"line 2: expected 2 cells"),
+        (b'a\n"x" y\n', r"a\.csv: expected CSV in UTF-8, got .*; save the file anew"),
+        (b"a\n\xff\n", r"a\.csv: expected CSV in UTF-8"),
+    ],
+)
+def test_damaged_csv_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        rows_of(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_narrow_numbers_are_read_as_people_write_them(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    columns = {
+        "single": arrow.array([0.1, None], arrow.float32()),
+        "half": arrow.array([0.1, 3.0], arrow.float16()),
+        "double": arrow.array([0.1, 1e300]),
+        "nested": arrow.array(
+            [{"answers": [0.1, 2.5]}, {"answers": None}],
+            arrow.struct([("answers", arrow.list_(arrow.float32()))]),
+        ),
+    }
+    if suffix == ".parquet":
+        parquet.write_table(arrow.table(columns), file)
+    else:
+        write_arrow(file, arrow.table(columns))
+    assert rows_of(file) == [
+        {"single": 0.1, "half": 0.1, "double": 0.1, "nested": {"answers": [0.1, 2.5]}},
+        {"single": None, "half": 3.0, "double": 1e300, "nested": {"answers": None}},
+    ]
+
+
+def test_a_number_that_is_too_long_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": ' + "7" * 5000 + "}\n")
+    with pytest.raises(
+        DataError, match=r"a\.jsonl, line 2: expected one JSON object, .*; write it as a text"
+    ):
+        rows_of(tmp_path / "a.jsonl")
+
+
+def test_a_folder_of_shards_a_saved_set_and_a_pattern_are_read_in_order(tmp_path: Path) -> None:
+    for number in (1, 0):
+        write_json_lines(tmp_path / f"hub/data/train-0000{number}-of-00002.jsonl", [{"a": number}])
+    assert [rows_of(file) for file in find_files(tmp_path / "hub")] == [[{"a": 0}], [{"a": 1}]]
+    assert find_files(tmp_path / "hub/data/train-*") == find_files(tmp_path / "hub")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    write_arrow(saved / "data-00000-of-00001.arrow", arrow.table({"a": [1, 2]}))
+    (saved / "dataset_info.json").write_text("{}")
+    (saved / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+    assert rows_of(*find_files(saved)) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_folder_that_is_not_one_split_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected files with a suffix \.jsonl, .* got nothing; name a file"):
+        find_files(tmp_path)
+    for split in ("test", "train"):
+        write_json_lines(tmp_path / f"{split}-00000-of-00001.jsonl", [{"a": 1}])
+    with pytest.raises(
+        DataError, match=r"holds different files; name one of .*/test\*\.jsonl, .*/train\*\.jsonl"
+    ):
+        find_files(tmp_path)
+    with pytest.raises(DataError, match=r"no file matches .*x\*\.jsonl; the folder holds test-"):
+        find_files(tmp_path / "x*.jsonl")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    with pytest.raises(DataError, match=r"holds several splits; name one of them: .*/\{train\}"):
+        find_files(tmp_path)
+    (tmp_path / "train" / "state.json").write_text("[]")
+    with pytest.raises(DataError, match=r"state\.json: expected what datasets\.Dataset\.save_to_disk writes"):
+        find_files(tmp_path / "train")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import drmas_pl.data
 from drmas_pl.data import TaskDataModule, fingerprint, read_tasks
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
+
+WEIGHTS = {"source0": 2, "source1": 1}
 
 
 def make_tasks(name: str, count: int) -> tuple[Task, ...]:
@@ -149,6 +152,10 @@ def test_too_few_training_tasks_are_warned_about(caplog: pytest.LogCaptureFixtur
         ({"limit_train": 0}, "limit_train must be at least 1 or None, got 0"),
         ({"limit_test": -1}, "limit_test must be at least 1 or None, got -1"),
         ({"balance": "sources"}, "balance must be 'none' or 'data_source', got 'sources'"),
+        (
+            {"balance": "data_source", "weights": {"a": 1}},
+            "weights already decide what balance='data_source' would",
+        ),
     ],
 )
 def test_settings_are_checked_at_construction(settings: dict[str, Any], message: str) -> None:
@@ -197,7 +204,14 @@ def test_resuming_with_changed_data_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"tasks_per_iteration": 3}, {"balance": "data_source"}, {"limit_test": 2}]
+    "change",
+    [
+        {"seed": 1},
+        {"tasks_per_iteration": 3},
+        {"balance": "data_source"},
+        {"limit_test": 2},
+        {"weights": WEIGHTS},
+    ],
 )
 def test_everything_that_decides_the_order_is_compared(
     change: dict[str, Any], caplog: pytest.LogCaptureFixture
@@ -215,3 +229,60 @@ def test_the_package_offers_its_names_lazily() -> None:
     assert all(getattr(drmas_pl.data, name) is not None for name in drmas_pl.data.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         drmas_pl.data.nothing  # noqa: B018
+
+
+def test_rows_with_named_columns_are_tasks() -> None:
+    rows = [{"problem": f"{number} + 1?", "solution": number + 1, "level": 3} for number in range(4)]
+    columns = {"question": "problem", "answer": "solution"}
+    module = TaskDataModule(train=rows, columns=columns, tasks_per_iteration=2)
+    first = module.tasks("train")[0]
+    assert (first.question, first.reference, first.metadata) == ("0 + 1?", ("1",), {"level": 3})
+
+    class Dataset:
+        """What ``datasets.Dataset`` offers: a length, and rows by iterating."""
+
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            return iter(rows)
+
+    assert TaskDataModule(train=Dataset(), columns=columns, tasks_per_iteration=2).tasks(
+        "train"
+    ) == module.tasks("train")
+    with pytest.raises(
+        DataError,
+        match=r"train, row 1: expected the column 'text', as the setting columns says, got the columns problem",
+    ):
+        TaskDataModule(train=rows, columns={"question": "text"}, tasks_per_iteration=2).setup()
+
+
+def test_several_files_are_sources_that_weights_mix(tmp_path: Path) -> None:
+    for name, count in (("easy", 6), ("hard", 6)):
+        rows = [{"question": f"{name} {number}?", "answer": number} for number in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [str(tmp_path / "easy.jsonl"), tmp_path / "hard.jsonl"]
+    module = TaskDataModule(train=files, tasks_per_iteration=4, weights={"easy": 3, "hard": 1})
+    drawn = Counter(task.data_source for iteration in range(12) for task in module.tasks_for(iteration))
+    assert drawn.total() == 48 and abs(drawn["hard"] - 12) <= 1
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            ["a.jsonl", Task("1", "?")],
+            "train must hold tasks, rows with named columns, or files, got Task, str",
+        ),
+        ([7], "train must hold tasks, rows with named columns, or files, got int"),
+        (
+            {"train": []},
+            r"train must be a file, a list of files, tasks or rows, got a dict; of several splits name one",
+        ),
+        (7, "train must be a file, a list of files, tasks or rows, got a int"),
+        ([], "train must hold at least one task, got none"),
+    ],
+)
+def test_other_sources_are_refused(source: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        TaskDataModule(train=source, tasks_per_iteration=2).setup()

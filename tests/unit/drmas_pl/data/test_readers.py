@@ -251,3 +251,53 @@ def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
 def test_mistyped_rows_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"^a.jsonl, line 1: .*{message}"):
         task_of(**values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['["Ada Byron", "Ada Lovelace"]', "['Ada Byron', 'Ada Lovelace']", ' ["Ada Byron","Ada Lovelace"] '],
+)
+def test_alternatives_written_as_text_are_alternatives(text: str) -> None:
+    assert task_of(question="Who?", answer=text).reference == ("Ada Byron", "Ada Lovelace")
+    assert (
+        task_of(question="Who?", reward_model={"ground_truth": {"target": text}}).reference[1]
+        == "Ada Lovelace"
+    )
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "[0, 1)", "['x]", '["a", 1]', "[A, B]", "['a']()"])
+def test_other_texts_in_brackets_are_one_answer(text: str) -> None:
+    assert task_of(question="Which?", answer=text).reference == (text,)
+
+
+def test_objects_written_as_json_text_are_objects() -> None:
+    row = {
+        name: json.dumps(value) if name != "data_source" else value for name, value in FIELD_ROWS[0].items()
+    }
+    row["ability"] = "fact"
+    assert task_of(**row) == task_of(**FIELD_ROWS[0])
+    assert task_of(prompt="[not JSON] who?", answer=1).question == "[not JSON] who?"
+    assert task_of(question='{"a": 1}', answer=1).question == '{"a": 1}'
+
+
+def test_columns_of_other_names_are_renamed(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [{"problem": "1 + 1?", "solution": "2", "question": "Easy?"}])
+    tasks = read_tasks(file, columns={"question": "problem", "answer": "solution"})
+    assert (tasks[0].question, tasks[0].reference) == ("1 + 1?", ("2",))
+
+
+def test_several_files_name_their_rows_source(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{name}.jsonl", [{"question": f"{name}?", "answer": 1}]) for name in "ab"]
+    files.append(write(tmp_path / "c.jsonl", [{"question": "c?", "answer": 1, "data_source": "own"}]))
+    assert [task.data_source for task in read_tasks(files)] == ["a", "b", "own"]
+    assert read_tasks(files[0])[0].data_source == "unknown"
+
+
+def test_a_reference_given_as_one_text_is_one_alternative() -> None:
+    assert Task("1", "6 * 7?", "42").reference == ("42",)  # type: ignore[arg-type]
+    assert Task("1", "6 * 7?", ["42", "forty-two"]).reference == ("42", "forty-two")  # type: ignore[arg-type]
+    for wrong in (42, [42], None, {"target": "42"}):
+        with pytest.raises(TypeError, match=r"Task\.reference must be a text or several texts, got"):
+            Task("1", "?", wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Task\.question must be a text, got None"):
+        Task("1", None)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drmas_pl.data.schedule import TaskSchedule, TaskStream, split_evenly
+from drmas_pl.errors import DataError
 from drmas_pl.types import Task
 
 
@@ -187,3 +188,41 @@ def test_there_are_fewer_replacements_where_nothing_else_is_left() -> None:
     schedule = TaskSchedule(make_tasks(5), 4, seed=0)
     drawn = schedule.tasks_for(0)
     assert len(schedule.replacements(drawn, {task.id for task in drawn}, iteration=0, draw=1)) == 1
+
+
+def test_weights_decide_the_share_of_every_source() -> None:
+    tasks = [
+        Task(f"{source}{number}", "?", data_source=source)
+        for source, count in (("easy", 40), ("hard", 5), ("never", 3))
+        for number in range(count)
+    ]
+    schedule = TaskSchedule(tasks, 8, seed=0, weights={"easy": 5, "hard": 3, "never": 0})
+    drawn = [schedule.tasks_for(iteration) for iteration in range(100)]
+    counts = Counter(task.data_source for batch in drawn for task in batch)
+    assert all(len(batch) == 8 for batch in drawn)
+    assert counts == {"easy": pytest.approx(500, abs=2), "hard": pytest.approx(300, abs=2)}
+    per_iteration = [sum(task.data_source == "hard" for task in batch) for batch in drawn]
+    assert set(per_iteration) <= {2, 3, 4}
+    # Every epoch of a source holds each of its tasks once, and no iteration plays a task twice while there are others.
+    hard = [task.id for batch in drawn for task in batch if task.data_source == "hard"]
+    first_epoch = Counter(hard[:5])
+    assert max(first_epoch.values()) == 1
+    assert all(max(Counter(task.id for task in batch).values()) == 1 for batch in drawn)
+    again = TaskSchedule(tasks, 8, seed=0, weights={"never": 0.0, "hard": 0.3, "easy": 0.5})
+    assert [task.id for task in again.tasks_for(57)] == [task.id for task in drawn[57]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 1.0}, r"weights must name every data source, \['a', 'b'\], got \['a'\]"),
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, r"weights must name every data source, .* got \['a', 'b', 'c'\]"),
+        ({"a": 1.0, "b": -1.0}, r"weights must be finite, not negative and not all 0, got \{'b': -1.0\}"),
+        ({"a": 1.0, "b": float("nan")}, "weights must be finite"),
+        ({"a": 0.0, "b": 0.0}, "not all 0"),
+    ],
+)
+def test_weights_are_checked(weights: dict[str, float], message: str) -> None:
+    tasks = [Task(source, "?", data_source=source) for source in "ab"]
+    with pytest.raises(DataError, match=message):
+        TaskSchedule(tasks, 2, seed=0, weights=weights)
