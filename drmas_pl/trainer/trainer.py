@@ -45,6 +45,7 @@ from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.trainer.loggers import begin_logging, finalize
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
@@ -80,6 +81,7 @@ class MultiAgentTrainer:
         precision: As in Lightning.
         callbacks: Lightning callbacks; their ``on_train_batch_end`` is called once per iteration with its metrics.
         logger: Lightning loggers.
+        hparams: Settings of the run as nested plain values, which every logger is given.
         limit_val_batches: Number (int) or share (float) of validation batches, as in Lightning.
         fast_dev_run: One iteration and one validation batch, no loggers, no checkpoint.
         checkpoint_every: Iterations between checkpoints; 0 saves at the end and on Ctrl-C only.
@@ -108,6 +110,7 @@ class MultiAgentTrainer:
         precision: Any = "32-true",
         callbacks: Sequence[Callback] = (),
         logger: Sequence[Any] = (),
+        hparams: Mapping[str, Any] | None = None,
         limit_val_batches: int | float = 1.0,
         fast_dev_run: bool = False,
         checkpoint_every: int = 0,
@@ -133,6 +136,8 @@ class MultiAgentTrainer:
         self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation or EvaluationSettings()
         self.seed = seed
         self.callbacks = list(callbacks)
+        self.loggers = [] if fast_dev_run else list(logger)
+        self.hparams = hparams
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
         self.fast_dev_run = fast_dev_run
         self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
@@ -146,7 +151,7 @@ class MultiAgentTrainer:
             strategy=strategy,
             precision=precision,
             callbacks=self.callbacks,
-            loggers=[] if fast_dev_run else list(logger),
+            loggers=self.loggers,
         )
         self.fabric.launch()
 
@@ -175,6 +180,7 @@ class MultiAgentTrainer:
         """
         self._start(team, groups, data, ckpt_path, critics or {})
         with self._guarded():
+            begin_logging(self.loggers, self.hparams, past=self.folder.read_metrics() if ckpt_path else None)
             self._call("on_fit_start")
             if not self.state.evaluations:
                 self._validate()
@@ -217,7 +223,8 @@ class MultiAgentTrainer:
                     self._save()
             self._call("on_train_end")
             self._conclude()
-        return self._finish()
+            self._finish()
+        return self.state
 
     def validate(
         self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
@@ -319,12 +326,14 @@ class MultiAgentTrainer:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Let Ctrl-C end the run in good order, and callbacks know of whatever else does."""
+        """Let Ctrl-C end the run in good order, and callbacks and loggers know how it ended."""
         try:
             with on_interrupt(self._request_stop):
                 yield
+            finalize(self.loggers, "success")
         except BaseException as error:
             self._call("on_exception", error)
+            finalize(self.loggers, "failed")
             raise
         finally:
             self.player.stop()
@@ -392,12 +401,11 @@ class MultiAgentTrainer:
             keep.add(f"iteration-{self.state.best_at:06d}")
         prune_checkpoints(self.folder.checkpoints, keep)
 
-    def _finish(self) -> RunState:
+    def _finish(self) -> None:
         """Write summary and plot and let every callback know."""
         self.folder.write_summary(self.state.summary(self.team))
         self.folder.draw(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
         self._call("on_fit_end")
-        return self.state
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})

@@ -199,6 +199,7 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
         "seed": config["seed"],
         "callbacks": (*callbacks, *configured),
         "logger": tuple(build(node, f"logger.{name}") for name, node in config["logger"].items()),
+        "hparams": config,
     }
     trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
     return trainer

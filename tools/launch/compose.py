@@ -171,13 +171,15 @@ def _require(chosen: Collection[str], choices: Choices) -> None:
 
 
 def check_choices(chosen: Mapping[str, str], choices: Choices) -> None:
-    """Make sure that every chosen option exists; values of a sweep are checked one by one.
+    """Make sure that every chosen option exists; values of a sweep are checked one by one, and so are those of a list of loggers.
 
     Raises:
-        ConfigError: One does not; the message names the nearest and lists all.
+        ConfigError: One does not, or a group takes one file and got a list; the message names the nearest and lists all.
     """
     for group, value in chosen.items():
-        for option in value.split(","):
+        if value.startswith("[") and group != "logger":
+            raise ConfigError(f"{group} takes one file, got {value}; only logger=[…] takes several")
+        for option in value.strip("[]").split(","):
             if option != "null" and option not in choices.groups[group]:
                 known = choices.groups[group]
                 raise ConfigError(

@@ -95,6 +95,7 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{prefix}{name}" for name in (*TARGET_KEYS, *parameters))
     if "engine" in config:
         yield "engine.groups"
+    yield from (f"logger.{name}" for name, node in (config.get("logger") or {}).items() if "_target_" in node)
     for role in (config.get("agents") or {}).get("roles") or {}:
         prefix = f"agents.roles.{role}"
         yield prefix

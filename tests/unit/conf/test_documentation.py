@@ -27,6 +27,9 @@ WHOLE = (
     "env.retriever",
     "logger.tensorboard",
     "logger.csv",
+    "logger.wandb",
+    "logger.mlflow",
+    "logger.trackio",
     "data.train",
     "data.validation",
     "data.test",
@@ -65,6 +68,7 @@ def shipped() -> frozenset[str]:
         configure("+env=math", "+agents=loop", f"credit={option}") for option in ("return_to_go", "zero_sum")
     ]
     configs.append(configure("+env=math", "+agents=loop", "cluster=ray"))
+    configs.append(configure("+env=math", "+agents=loop", "logger=[wandb,mlflow,trackio]"))
     configs += [configure("+env=math", "+agents=loop", f"engine={option}") for option in GROUPS["engine"]]
     role = {
         f"agents.roles.<name>.{key}"

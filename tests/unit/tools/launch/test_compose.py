@@ -12,6 +12,7 @@ from drmas_pl.tools.launch.compose import Choices, complete, compose_file, compo
 from tests.helpers.launching import configure
 
 WORLD = ("+env=search", "+agents=hierarchy")
+CSV = "lightning.pytorch.loggers.CSVLogger"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,10 @@ WORLD = ("+env=search", "+agents=hierarchy")
         ((*WORLD, "seed=0,1"), "seed has several values; add --multirun"),
         ((*WORLD, "seed=[0"), "cannot read"),
         ((*WORLD, "seed"), "cannot read 'seed'; settings look like key=value"),
+        ((*WORLD, "logger=[defualt,wandb]"), "logger has no option 'defualt'; did you mean 'default'"),
+        ((*WORLD, "advantage=[grpo,rloo]"), r"advantage takes one file, got \[grpo,rloo\]"),
+        ((*WORLD, "+logger.x.save_dir=y"), "unknown setting 'logger.x'; logger has csv, tensorboard"),
+        ((*WORLD, f"+logger.x._target_={CSV}", "+logger.x.savedir=y"), "did you mean 'logger.x.save_dir'"),
         ((*WORLD, "env._target_=nowhere.Env"), "env._target_='nowhere.Env' cannot be imported"),
     ],
 )
@@ -92,6 +97,40 @@ def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Pat
     assert config["env"]["name"] == "EvenEnv" and config["output_dir"].startswith("outputs/EvenEnv-loop/")
     with pytest.raises(ConfigError, match=r"unknown setting 'rollout.sampels'"):
         compose_run(separate([flag, "experiment=wrong", *WORLD])[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ((), ["tensorboard", "csv"]),
+        (("logger=wandb",), ["tensorboard", "csv", "wandb"]),
+        (("logger=[wandb,mlflow,trackio]",), ["tensorboard", "csv", "wandb", "mlflow", "trackio"]),
+        (("logger=[default,wandb]", "~logger.csv"), ["tensorboard", "wandb"]),
+        (("logger=none", f"+logger.x._target_={CSV}", "+logger.x.save_dir=y"), ["x"]),
+        (("experiment=one",), ["tensorboard", "csv", "trackio"]),
+        (("experiment=own",), ["tensorboard", "csv", "x"]),
+    ],
+)
+def test_loggers_are_added(tmp_path: Path, words: tuple[str, ...], names: list[str]) -> None:
+    """On the command line and by experiments, beside the default ones."""
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "one.yaml").write_text("# @package _global_\ndefaults:\n  - override /logger: trackio\n")
+    (folder / "own.yaml").write_text(
+        f"# @package _global_\nlogger:\n  x:\n    _target_: {CSV}\n    save_dir: y\n"
+    )
+    config = configure(*separate([f"--config-dir={tmp_path}", *WORLD, *words])[1])
+    assert list(config["logger"]) == names
+
+
+def test_a_file_of_the_run_folder_takes_what_no_mlflow_server_is_there_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    words = (*WORLD, "logger=mlflow", "output_dir=/runs/a")
+    assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "sqlite:////runs/a/logs/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "http://host:5000"
 
 
 def test_a_sweep_stands_for_its_first_value() -> None:
