@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 
-from drmas_pl.types import Task
+from drmas_pl.types import MetricInfo, Task
 
 Self = TypeVar("Self", bound="TextEnv")
 
@@ -65,7 +65,7 @@ class StepResult:
         terminated: The rules ended the episode.
         truncated: A limit ended it; never a success.
         success: The task counts as solved; only read when the episode is over.
-        metrics: Numbers to be averaged over trajectories.
+        metrics: Numbers to be averaged over trajectories; one that has none of a name counts as 0 unless ``metric_info`` says otherwise.
     """
 
     observation: str
@@ -79,8 +79,9 @@ class StepResult:
 class TextEnv(gymnasium.Env[str, str]):
     """A text environment played one task at a time.
 
-    Subclasses implement :meth:`begin` and :meth:`act`; ``metric`` is what they call the success rate. Attributes named in
-    ``shared`` (retriever, grader pool, task list) are heavy or stateless and are shared between clones; everything else is copied.
+    Subclasses implement :meth:`begin` and :meth:`act`; ``metric`` is what they call the success rate, and ``metric_info``
+    describes the numbers in ``StepResult.metrics`` by name. Attributes named in ``shared`` (retriever, grader pool, task list) are heavy or
+    stateless and are shared between clones; everything else is copied.
 
     Args:
         tasks: Tasks to draw from when ``reset`` is given none.
@@ -89,6 +90,7 @@ class TextEnv(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": None}
     shared: ClassVar[frozenset[str]] = frozenset()
     metric: ClassVar[str] = "success"
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = {}
 
     def __init__(self, tasks: Sequence[Task] = ()) -> None:
         self.tasks: tuple[Task, ...] = tuple(tasks)

@@ -18,7 +18,7 @@ import gymnasium
 
 from drmas_pl.env import TextEnv
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.types import Record, View
+from drmas_pl.types import MetricInfo, Record, View
 
 Self = TypeVar("Self", bound="Team")
 OnInvalid = Literal["end", "continue"]
@@ -34,7 +34,7 @@ class Move:
         records: What is added to the history before the environment answers.
         ends: The team gives up here: the episode terminates without success.
         local_reward: Reward of the utterance itself, given to its author alone.
-        metrics: Numbers to be averaged over trajectories.
+        metrics: Numbers to be averaged over trajectories; one that has none of a name counts as 0 unless ``metric_info`` says otherwise.
     """
 
     speakers: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class Move:
 class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     """Turns a text environment into a game of several named agents.
 
-    Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`; ``highlights`` names metrics, of
-    team or world, that deserve a line where a run sums itself up.
+    Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`; ``metric_info`` describes the
+    numbers in ``Move.metrics`` by name, and ``highlights`` names metrics, of team or world, that deserve a line where a run sums itself up.
 
     Args:
         env: The world.
@@ -60,6 +60,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     possible_agents: ClassVar[tuple[str, ...]] = ()
     grammars: ClassVar[Mapping[str, Grammar]] = {}
     highlights: ClassVar[tuple[str, ...]] = ()
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = {}
 
     def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
         super().__init__(env)  # type: ignore[arg-type]
@@ -110,6 +111,10 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         world = self.env.unwrapped
         assert isinstance(world, TextEnv)
         return world
+
+    def declared_metrics(self) -> dict[str, MetricInfo]:
+        """Return what world and team declare about their metrics, by name."""
+        return {**getattr(self.env.unwrapped, "metric_info", {}), **self.metric_info}
 
     def turns_left(self) -> int | None:
         """Environment turns that remain, this one included, when the environment declares ``max_turns``."""

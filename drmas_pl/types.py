@@ -12,6 +12,7 @@ from typing import Any, Literal
 from drmas_pl.parsing import FinishReason, Parsed
 
 Outcome = Literal["terminated", "truncated", "failed"]
+Mode = Literal["sampled", "greedy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,24 @@ class Task:
         if not isinstance(reference, (tuple, list)) or not all(isinstance(item, str) for item in reference):
             raise TypeError(f"Task.reference must be a text or several texts, got {self.reference!r}")
         object.__setattr__(self, "reference", tuple(reference))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """What a metric of an environment or a team is; `docs/metrics.md` is made of such descriptions.
+
+    Attributes:
+        formula: How one trajectory's number comes about, with its unit.
+        meaning: What the average over trajectories tells.
+        healthy: Range or course of the average in a run that goes well; empty where there is none.
+        conditional: The number exists for some trajectories alone, and the average is over these. Otherwise a trajectory without it counts
+            as 0, as one does that ended before it could be scored.
+    """
+
+    formula: str
+    meaning: str
+    healthy: str = ""
+    conditional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +191,8 @@ class Turn:
         reward: Team reward that the environment paid on this turn; a trajectory's reward is the sum.
         step: Environment steps made before this turn.
         observation: What the environment said last before this turn; the question at first.
+        advantage: What the turn was trained with, the mean of its tokens' if these differ; None for turns that were not trained.
+        prompt: Text of the prompt, special tokens included; None where it was not asked for.
     """
 
     agent: str
@@ -190,6 +211,8 @@ class Turn:
     reward: float = 0.0
     step: int = 0
     observation: str = ""
+    advantage: float | None = None
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +228,9 @@ class Trajectory:
         success: Whether the environment counts the task as solved; a time-out never is.
         metrics: Further numbers of environment and team.
         cause: For failed trajectories, what went wrong.
+        mode: Whether utterances were ``sampled`` or, at temperature 0, ``greedy``; None if unknown.
+        phase: What it was played for: ``train``, ``validation`` or ``test``; empty if unknown.
+        iteration: Training iteration that learnt from it, counted from 1, or after which it was played for evaluation; None if unknown.
     """
 
     task: Task
@@ -215,6 +241,9 @@ class Trajectory:
     success: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     cause: str | None = None
+    mode: Mode | None = None
+    phase: str = ""
+    iteration: int | None = None
 
     @property
     def failed(self) -> bool:

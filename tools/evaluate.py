@@ -5,7 +5,7 @@ A checkpoint is played by the team, in the environment and with the prompts that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from drmas_pl.tools.launch.program import run_program
 if TYPE_CHECKING:
     from drmas_pl.tools.launch.build import Run
     from drmas_pl.trainer.checkpoint import Manifest
+    from drmas_pl.types import Trajectory
 
 USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setting=value ...]
        python tools/evaluate.py +env=ENV +agents=TEAM model=MODEL [setting=value ...]
@@ -32,7 +33,7 @@ USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setti
   data.test=FILE data.limit_test=100        other tasks, fewer tasks
   seed=1
   output=FILE.json                          the record; evaluation-<split>.json in the run folder unless given
-  trajectories=FILE.jsonl                   everything that was said
+  trajectories=FILE.jsonl                   everything that was said; trainer.record_prompts=true adds the prompts' text
   --config-dir FOLDER                       add configuration files of your own
 """
 
@@ -53,6 +54,7 @@ def evaluate(words: Sequence[str]) -> int:
     from drmas_pl.tools.launch.evaluation import plan_evaluation
     from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
     from drmas_pl.trainer.checkpoint import write_atomically
+    from drmas_pl.trainer.recording import with_prompts
 
     flags, overrides = separate(words)
     if flags:
@@ -71,18 +73,22 @@ def evaluate(words: Sequence[str]) -> int:
     output = Path(plan.request.output or Path(plan.config["output_dir"]) / f"evaluation-{split}.json")
     write_atomically(output, json.dumps(evaluation_record(run, result, plan), indent=1) + "\n")
     if plan.request.trajectories is not None:
-        write_trajectories(Path(plan.request.trajectories), result.trajectories)
+        said: Iterable[Trajectory] = result.trajectories
+        if run.trainer.record_prompts:
+            said = with_prompts(said, run.trainer.agents)
+        write_trajectories(Path(plan.request.trajectories), said)
     print(f"\nrecord {output}")
     return 0
 
 
 def adopt(run: Run, manifest: Manifest, checkpoint: Path) -> None:
-    """Carry over what a checkpoint says beside its weights: their version, and a warning where prompts have changed since."""
+    """Carry over what a checkpoint says beside its weights: iteration, their version, and a warning where prompts have changed since."""
     import json
     import logging
 
     from drmas_pl.trainer.state import template_hash
 
+    run.trainer.state.iteration = manifest.iteration
     for group in run.groups.values():
         for name, agent in group.agents.items():
             counters = json.loads((checkpoint / "groups" / manifest.agents[name] / "group.json").read_text())

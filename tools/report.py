@@ -71,7 +71,7 @@ def find_runs(folder: Path) -> list[FinishedRun]:
 
 
 def table(runs: Sequence[FinishedRun]) -> str:
-    """Return a Markdown table: sampled and greedy score before and after, calls per agent, length.
+    """Return a Markdown table: sampled and greedy score before and after, calls per agent, length; columns have the logged names.
 
     Args:
         runs: At least one run.
@@ -79,9 +79,9 @@ def table(runs: Sequence[FinishedRun]) -> str:
     agents = list(runs[0].summary["calls_per_agent"])
     head = [
         "run",
-        f"{runs[0].summary['metric']}, sampled",
-        "greedy",
-        *(f"calls of {agent}" for agent in agents),
+        "validation/success",
+        "validation-greedy/success",
+        *(f"validation/{agent}/calls" for agent in agents),
         "iterations",
         "minutes",
     ]

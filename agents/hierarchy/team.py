@@ -10,7 +10,7 @@ import gymnasium
 from drmas_pl.agents.hierarchy import grammars
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import Move, OnInvalid, Team
-from drmas_pl.types import Record
+from drmas_pl.types import MetricInfo, Record
 
 LastTurn = Literal["fail", "answer"]
 OnMissingVerdict = Literal["reject", "approve"]
@@ -38,6 +38,13 @@ class HierarchyTeam(Team):
         "verifier": grammars.VERIFIER,
         "search": grammars.SEARCH,
         "answer": grammars.ANSWER,
+    }
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = {
+        "gave_up": MetricInfo(
+            "1 if the verifier said no on the last turn and last_turn=fail ended the episode, else 0",
+            "Questions left unanswered for want of turns.",
+            "towards 0",
+        )
     }
 
     def __init__(

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import gymnasium
 
@@ -18,11 +18,37 @@ from drmas_pl.agents.loop.grammar import APPROVE, CritiqueGrammar
 from drmas_pl.parsing import BoxedGrammar, Parsed
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.team import Move, OnInvalid, Team
-from drmas_pl.types import Record
+from drmas_pl.types import MetricInfo, Record
 
 OnMissingVerdict = Literal["reject", "approve"]
 SOLVER = "solver"
 VERIFIER = "verifier"
+ROUNDS: Final = {
+    "rounds": MetricInfo(
+        "number of solver turns; 0 if the first one was not valid",
+        "How often the team starts over.",
+        "between 1 and max_rounds",
+    )
+}
+JUDGED: Final = {
+    "first_attempt_correct": MetricInfo(
+        "1 if the solver's first attempt is right, else 0; 0 also if it was not valid",
+        "What the solver is worth alone.",
+        "rises; below success where the verifier earns its place",
+    ),
+    "verifier_approves_correct": MetricInfo(
+        "1 if the first review approves, 0 if it rejects; of right first attempts that were reviewed",
+        "Whether the verifier lets right solutions pass.",
+        "towards 1",
+        conditional=True,
+    ),
+    "verifier_rejects_wrong": MetricInfo(
+        "1 if the first review rejects, 0 if it approves; of wrong first attempts that were reviewed",
+        "Whether the verifier sees mistakes; 0 for one that approves everything.",
+        "towards 1",
+        conditional=True,
+    ),
+}
 
 
 @runtime_checkable
@@ -37,9 +63,9 @@ class Judge(Protocol):
 class LoopTeam(Team):
     """Plays solver → verifier → solver … on a task with one final action.
 
-    Metrics per trajectory: ``rounds``; in a world with a ``judge`` also ``first_attempt_correct`` and, once the first attempt was reviewed,
-    either ``verifier_approves_correct`` or ``verifier_rejects_wrong``. Each of the last two exists only where it has a meaning, so that
-    the mean of the two averages is the verifier's balanced accuracy.
+    In a world with a ``judge`` metrics tell how good first attempts are. Once the first attempt was reviewed, there is either
+    ``verifier_approves_correct`` or ``verifier_rejects_wrong``, each only where it has a meaning, so that the mean of the two averages
+    is the verifier's balanced accuracy.
 
     Args:
         env: The world; its action is a solution text.
@@ -57,6 +83,7 @@ class LoopTeam(Team):
     possible_agents = (SOLVER, VERIFIER)
     grammars = {SOLVER: BoxedGrammar(), VERIFIER: CritiqueGrammar()}
     highlights = ("first_attempt_correct", "verifier_approves_correct", "verifier_rejects_wrong")
+    metric_info = ROUNDS | JUDGED
 
     def __init__(
         self,
@@ -87,6 +114,8 @@ class LoopTeam(Team):
         self.verdict_reward = verdict_reward
         self.round = 0
         self.solution = ""
+        if not isinstance(self.world, Judge):
+            self.metric_info = ROUNDS  # type: ignore[misc]  # what can be told of a first attempt depends on the world
 
     def begin(self) -> tuple[str, ...]:
         """Let the solver start from nothing."""

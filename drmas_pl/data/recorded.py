@@ -23,7 +23,8 @@ from drmas_pl.errors import DataError
 from drmas_pl.parsing import Parsed
 from drmas_pl.types import Task, Trajectory, Turn
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READABLE: Final = (1, FORMAT)
 _LOGGER = logging.getLogger(__name__)
 _NUMBERS: Final = ("prompt_ids", "response_ids", "logprobs")
 
@@ -141,9 +142,10 @@ def decode(record: dict[str, Any], place: str) -> Trajectory:
     Raises:
         DataError: The record has another format, or an entry is missing, unknown or mistyped.
     """
-    if record.get("format") != FORMAT:
+    if record.get("format") not in _READABLE:
+        formats = " or ".join(map(str, _READABLE))
         raise DataError(
-            f"{place}: expected a recorded trajectory of format {FORMAT}, got {record.get('format')!r}; record it anew"
+            f"{place}: expected a recorded trajectory of format {formats}, got {record.get('format')!r}; record it anew"
         )
     values = {
         name: value for name, value in record.items() if name not in ("format", "question", "reference")
@@ -168,10 +170,11 @@ class RecordedTurns(Dataset[Row]):
     Args:
         trajectories: Recorded play.
         agent: Whose turns.
-        advantages: Advantage of each turn, as a function of trajectory and turn or as one number per entry of :attr:`turns`.
+        advantages: Advantage of each turn, as a function of trajectory and turn or as one number per entry of :attr:`turns`. None
+            takes the advantages that turns were recorded with, and leaves out turns without one.
 
     Raises:
-        ValueError: The agent has no usable turn, or there are more or fewer advantages than turns.
+        ValueError: The agent has no usable turn, there are more or fewer advantages than turns, or none were given or recorded.
     """
 
     def __init__(
@@ -179,7 +182,7 @@ class RecordedTurns(Dataset[Row]):
         trajectories: Sequence[Trajectory],
         agent: str,
         *,
-        advantages: Callable[[Trajectory, Turn], float] | Sequence[float],
+        advantages: Callable[[Trajectory, Turn], float] | Sequence[float] | None = None,
     ) -> None:
         self.turns = [
             (trajectory, turn)
@@ -193,6 +196,8 @@ class RecordedTurns(Dataset[Row]):
             raise ValueError(
                 f"agent must have turns in the trajectories, got {agent!r}; there are turns of {', '.join(names) or 'nobody'}"
             )
+        if advantages is None:
+            advantages = self._keep_recorded(agent)
         values = [advantages(*pair) for pair in self.turns] if callable(advantages) else list(advantages)
         if len(values) != len(self.turns):
             raise ValueError(
@@ -202,6 +207,16 @@ class RecordedTurns(Dataset[Row]):
             Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value))
             for (_, turn), value in zip(self.turns, values)
         ]
+
+    def _keep_recorded(self, agent: str) -> list[float]:
+        """Leave out turns that were recorded without an advantage, and return those of the others."""
+        found = [(pair, pair[1].advantage) for pair in self.turns]
+        self.turns = [pair for pair, advantage in found if advantage is not None]
+        if not self.turns:
+            raise ValueError(
+                f"advantages must be given, got None: no turn of {agent!r} was recorded with one; a run with trainer.record=[train] does"
+            )
+        return [advantage for _, advantage in found if advantage is not None]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -231,7 +246,9 @@ def _encode_turn(turn: Turn) -> dict[str, Any]:
     parsed = {field.name: getattr(turn.parsed, field.name) for field in fields(Parsed)}
     values = {field.name: getattr(turn, field.name) for field in fields(Turn)}
     first = {"agent": turn.agent, "text": turn.text, "parsed": {**parsed, "flags": sorted(turn.parsed.flags)}}
-    return {**first, **{name: value for name, value in values.items() if name not in first}}
+    # what most turns do not have would only lengthen the file
+    rest = {name: value for name, value in values.items() if name not in first and value is not None}
+    return {**first, **rest}
 
 
 def _decode_turn(record: dict[str, Any]) -> Turn:

@@ -23,7 +23,7 @@ from drmas_pl.engines.pending import Pending
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Task, Trajectory, Turn
+from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
 
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
@@ -40,6 +40,7 @@ class Phase:
         iteration: Training iteration; evaluation uses 0 so that every evaluation draws the same samples.
         samples: Trajectories per task.
         sampling: Overrides of each agent's sampling, field by field.
+        retries: How often a trajectory that raised is played again from its start; None leaves it to the collector.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Phase:
     iteration: int = 0
     samples: int = 1
     sampling: Mapping[str, Any] | None = None
+    retries: int | None = None
 
 
 class Collector:
@@ -139,6 +141,8 @@ class _Session:
         self.pending = {agent: shared[id(engine)] for agent, engine in engines.items()}
         self.queues = list(shared.values())
         self.running = self.waiting = 0
+        greedy = all(self.sampling(agent).temperature == 0 for agent in collector.agents.values())
+        self.mode: Mode = "greedy" if greedy else "sampled"
         self.pool = ThreadPoolExecutor(collector.env_workers) if collector.env_workers else None
 
     def __enter__(self) -> _Session:
@@ -181,7 +185,8 @@ class _Session:
     async def play(self, task: Task, sample: int) -> Trajectory:
         """Play one trajectory, again after a fault, and turn what remains a fault into a record."""
         cause = ""
-        for attempt in range(self.collector.retries + 1):
+        retries = self.collector.retries if self.phase.retries is None else self.phase.retries
+        for attempt in range(retries + 1):
             try:
                 return await self.attempt(task, sample, attempt)
             except (TrainingStopped, GroupLost):
@@ -191,7 +196,7 @@ class _Session:
             ) as error:  # isolation: whatever environment or team code raises must cost one trajectory only
                 cause = f"{type(error).__name__}: {error}"
                 log.debug("task %s sample %d attempt %d failed", task.id, sample, attempt, exc_info=True)
-        return Trajectory(task, sample, (), 0.0, "failed", cause=cause)
+        return Trajectory(task, sample, (), 0.0, "failed", cause=cause, mode=self.mode)
 
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
         phase, team = self.phase, self.collector.team.clone()
@@ -227,6 +232,7 @@ class _Session:
             "terminated" if terminated else "truncated",
             success,
             info.get("metrics", {}),
+            mode=self.mode,
         )
 
     async def speak(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> Turn:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 import torch
 
@@ -12,9 +13,11 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.functional.evaluation import avg_at_k, mean_pass_at_k
 from drmas_pl.functional.grouping import encode
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.trainer.metrics import calls_per_agent, collection_metrics
+from drmas_pl.trainer.metrics import Number, collection_metrics
 from drmas_pl.trainer.settings import EvaluationSettings
 from drmas_pl.types import Task, Trajectory
+
+GREEDY: Final = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +25,18 @@ class Evaluation:
     """Result of one evaluation.
 
     Attributes:
-        sampled: avg@k of the sampled pass.
-        greedy: Success of the greedy pass, or None when it was not played.
-        pass_at: pass@k by k.
-        sources: For each data source its number of tasks, ``sampled``, ``greedy`` and ``pass@k``.
+        sampled: avg@k of the sampled pass, over tasks with a sample that did not fail; None without any.
+        greedy: Success of the greedy pass; None when it was not played, or failed altogether.
+        pass_at: pass@k by k, over tasks with k samples that did not fail; a k for which there is none is absent.
+        sources: For each data source ``sampled``, ``greedy`` and ``pass@k``, with the number of ``tasks`` that count in ``sampled`` and
+            of ``pass@k_tasks`` that count in ``pass@k``.
         calls: Mean calls per sampled trajectory, by agent.
-        metrics: Everything else, named ``phase/…``.
+        metrics: All of this and everything else by its logged name, ``phase/…``.
         failed: Number of failed trajectories; they count in nothing else.
         trajectories: What was played, the greedy pass last.
     """
 
-    sampled: float
+    sampled: float | None
     greedy: float | None
     pass_at: Mapping[int, float]
     sources: Mapping[str, Mapping[str, float]]
@@ -54,6 +58,7 @@ def evaluate(
     *,
     phase: str,
     seed: int,
+    iteration: int | None = None,
 ) -> Evaluation:
     """Play every task and score it.
 
@@ -64,68 +69,91 @@ def evaluate(
         settings: Samples, sampling and values of k.
         phase: ``validation`` or ``test``; part of metric names and seeds.
         seed: Run seed; the same seed draws the same samples in every evaluation.
+        iteration: Completed training iterations, for the trajectories' record.
 
     Raises:
         ValueError: There are no tasks.
     """
     if not tasks:
         raise ValueError(f"cannot evaluate {phase}: the split has no tasks")
-    sampled = collector.collect(
-        tasks, engines, Phase(phase, seed, samples=settings.samples, sampling=settings.sampling)
-    )
-    greedy: list[Trajectory] = []
+    options: dict[str, Any] = {"seed": seed, "retries": settings.retries}
+    sampled = Phase(phase, samples=settings.samples, sampling=settings.sampling, **options)
+    passes = {phase: collector.collect(tasks, engines, sampled)}
     if settings.greedy:
-        options = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
-        greedy = collector.collect(tasks, engines, Phase(f"{phase}-greedy", seed, sampling=options))
-    agents = list(collector.agents)
-    pass_at = {k: _pass(sampled, k) for k in settings.pass_at}
-    metrics = collection_metrics(phase, sampled, agents) | {f"{phase}/success": _avg(sampled)}
-    metrics |= {f"{phase}/pass@{k}": value for k, value in pass_at.items()}
-    if settings.greedy:
-        metrics |= collection_metrics(f"{phase}-greedy", greedy, agents) | {
-            f"{phase}-greedy/success": _avg(greedy)
-        }
-    return Evaluation(
-        sampled=_avg(sampled),
-        greedy=_avg(greedy) if settings.greedy else None,
-        pass_at=pass_at,
-        sources={
-            source: _source_scores(source, sampled, greedy, settings)
-            for source in sorted({task.data_source for task in tasks})
-        },
-        calls=calls_per_agent(sampled, agents),
-        metrics=metrics,
-        failed=sum(trajectory.failed for trajectory in (*sampled, *greedy)),
-        trajectories=(*sampled, *greedy),
-    )
-
-
-def _source_scores(
-    source: str, sampled: Sequence[Trajectory], greedy: Sequence[Trajectory], settings: EvaluationSettings
-) -> dict[str, float]:
-    own = [trajectory for trajectory in sampled if trajectory.task.data_source == source]
-    scores = {"tasks": float(len({trajectory.task.id for trajectory in own})), "sampled": _avg(own)}
-    if greedy:
-        scores["greedy"] = _avg(
-            [trajectory for trajectory in greedy if trajectory.task.data_source == source]
+        greedy = Phase(f"{phase}-greedy", sampling=GREEDY, **options)
+        passes[greedy.name] = collector.collect(tasks, engines, greedy)
+    agents, metrics = list(collector.agents), dict[str, float]()
+    for name, trajectories in passes.items():
+        summary = collection_metrics(
+            name, trajectories, agents, declared=collector.team.declared_metrics(), average=over_tasks
         )
-    return scores | {f"pass@{k}": _pass(own, k) for k in settings.pass_at}
+        metrics |= summary | _scores(name, trajectories, settings.pass_at if name == phase else ())
+    sources = sorted({task.data_source for task in tasks})
+    return Evaluation(
+        sampled=metrics.get(f"{phase}/success"),
+        greedy=metrics.get(f"{phase}-greedy/success"),
+        pass_at={k: metrics[f"{phase}/pass@{k}"] for k in settings.pass_at if f"{phase}/pass@{k}" in metrics},
+        sources={source: _source_scores(phase, source, metrics) for source in sources},
+        calls={
+            agent: metrics[f"{phase}/{agent}/calls"]
+            for agent in agents
+            if f"{phase}/{agent}/calls" in metrics
+        },
+        metrics=metrics,
+        failed=sum(trajectory.failed for played in passes.values() for trajectory in played),
+        trajectories=tuple(
+            replace(trajectory, phase=phase, iteration=iteration)
+            for played in passes.values()
+            for trajectory in played
+        ),
+    )
 
 
-def _played(trajectories: Sequence[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:
+def over_tasks(trajectories: Sequence[Trajectory], number: Number) -> float:
+    """Average the tasks' averages of a number, as avg@k does.
+
+    Args:
+        trajectories: At least one.
+        number: Gives the number of each.
+    """
+    values = torch.tensor([float(number(trajectory)) for trajectory in trajectories], dtype=torch.float64)
+    return float(avg_at_k(values, encode([trajectory.task.id for trajectory in trajectories])))
+
+
+def _scores(phase: str, trajectories: Sequence[Trajectory], pass_at: Sequence[int]) -> dict[str, float]:
+    """Score a pass overall and per data source; what no task has enough samples for is left out."""
     played = [trajectory for trajectory in trajectories if not trajectory.failed]
-    return torch.tensor([float(t.success) for t in played]), encode([t.task.id for t in played])
-
-
-def _avg(trajectories: Sequence[Trajectory]) -> float:
-    success, task = _played(trajectories)
-    return float(avg_at_k(success, task)) if len(success) else 0.0
-
-
-def _pass(trajectories: Sequence[Trajectory], k: int) -> float:
-    """pass@k over the tasks that have at least k samples left after faults."""
-    counts: dict[str, int] = {}
+    sources: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
-        counts[trajectory.task.id] = counts.get(trajectory.task.id, 0) + (not trajectory.failed)
-    success, task = _played([t for t in trajectories if counts[t.task.id] >= k])
-    return float(mean_pass_at_k(success, task, k=k)) if len(success) else 0.0
+        sources.setdefault(trajectory.task.data_source, [])
+    for trajectory in played:
+        sources[trajectory.task.data_source].append(trajectory)
+    out = {f"{phase}/{name}": value for name, value in _success_rates(played, pass_at).items()}
+    for source, own in sources.items():
+        rates = _success_rates(own, pass_at)
+        out |= {f"{phase}/source/{source}/{name}": value for name, value in rates.items()}
+    return out
+
+
+def _success_rates(played: Sequence[Trajectory], pass_at: Sequence[int]) -> dict[str, float]:
+    """avg@k and pass@k with the number of tasks that each counts: those with one sample left after faults, or k."""
+    left = Counter(trajectory.task.id for trajectory in played)
+    out = {"tasks": float(len(left))}
+    if played:
+        out["success"] = over_tasks(played, lambda trajectory: trajectory.success)
+    for k in pass_at:
+        enough = [trajectory for trajectory in played if left[trajectory.task.id] >= k]
+        out[f"pass@{k}_tasks"] = float(sum(samples >= k for samples in left.values()))
+        if enough:
+            success = torch.tensor([trajectory.success for trajectory in enough])
+            task = encode([trajectory.task.id for trajectory in enough])
+            out[f"pass@{k}"] = float(mean_pass_at_k(success, task, k=k))
+    return out
+
+
+def _source_scores(phase: str, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Collect the scores of one data source from the logged metrics."""
+    prefix, greedy = f"{phase}/source/{source}/", f"{phase}-greedy/source/{source}/success"
+    scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+    sampled = {"sampled": scores.pop("success")} if "success" in scores else {}
+    return scores | sampled | ({"greedy": metrics[greedy]} if greedy in metrics else {})

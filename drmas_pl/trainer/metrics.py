@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.functional.diagnostics import amplification, global_amplification, group_health
 from drmas_pl.functional.segments import segment_mean, segment_var
 from drmas_pl.rollout.estimators import Scopes, TokenAdvantages
 from drmas_pl.rollout.table import TurnTable
-from drmas_pl.types import Trajectory, Turn
+from drmas_pl.types import MetricInfo, Trajectory, Turn
 from drmas_pl.workers.update import UpdateReport
+
+Number = Callable[[Trajectory], float]
+Average = Callable[[Sequence[Trajectory], Number], float]
+_COLUMNS: Mapping[str, Number] = {
+    "reward": lambda trajectory: trajectory.reward,
+    "success": lambda trajectory: trajectory.success,
+    "truncated": lambda trajectory: trajectory.outcome == "truncated",
+    "turns": lambda trajectory: len(trajectory.turns),
+}
+_RESERVED = frozenset({*_COLUMNS, "failed", "tasks", "dropped_tasks"})
 
 
 def mean(values: Iterable[float]) -> float:
@@ -22,44 +33,90 @@ def mean(values: Iterable[float]) -> float:
     return sum(items) / len(items) if items else 0.0
 
 
+def over_trajectories(trajectories: Sequence[Trajectory], number: Number) -> float:
+    """Average a number over trajectories."""
+    return mean(map(number, trajectories))
+
+
 def collection_metrics(
-    phase: str, trajectories: Sequence[Trajectory], agents: Sequence[str]
+    phase: str,
+    trajectories: Sequence[Trajectory],
+    agents: Sequence[str],
+    *,
+    declared: Mapping[str, MetricInfo] | None = None,
+    average: Average = over_trajectories,
 ) -> dict[str, float]:
-    """Summarise what was played: reward, outcomes and per agent how often and how well-formed it spoke."""
+    """Summarise what was played: reward, outcomes and per agent how often and how well-formed it spoke.
+
+    Failed trajectories count in nothing but ``failed``. Metrics of environment and team are averaged over all others, of which one without
+    the metric counts as 0, unless the metric is declared to be conditional.
+
+    Args:
+        phase: First part of every name.
+        trajectories: What was played.
+        agents: Names of the team's agents.
+        declared: What team and environment say about their metrics; those that nobody has are 0.
+        average: Takes trajectories and their numbers together.
+
+    Returns:
+        Metrics by name; an average over nothing is left out.
+
+    Raises:
+        ConfigError: A metric of the environment or the team has a name that the trainer gives to something else.
+    """
     played = [trajectory for trajectory in trajectories if not trajectory.failed]
-    out = {
-        f"{phase}/reward": mean(trajectory.reward for trajectory in played),
-        f"{phase}/success": mean(trajectory.success for trajectory in played),
-        f"{phase}/truncated": mean(trajectory.outcome == "truncated" for trajectory in played),
-        f"{phase}/failed": mean(trajectory.failed for trajectory in trajectories),
-        f"{phase}/turns": mean(len(trajectory.turns) for trajectory in played),
+    out = {"failed": mean(trajectory.failed for trajectory in trajectories)} if trajectories else {}
+    if played:
+        out |= {name: average(played, number) for name, number in _COLUMNS.items()}
+        own = _own_metrics(played, declared or {}, average)
+        _check_names(own)
+        out |= own
+        for agent in agents:
+            out[f"{agent}/calls"] = average(played, partial(Trajectory.calls, agent=agent))
+            turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
+            out |= {f"{agent}/{name}": value for name, value in _agent_metrics(turns).items()}
+    return {f"{phase}/{name}": value for name, value in out.items()}
+
+
+def _own_metrics(
+    played: Sequence[Trajectory], declared: Mapping[str, MetricInfo], average: Average
+) -> dict[str, float]:
+    """Average the metrics of environment and team."""
+    conditional = {name for name, info in declared.items() if info.conditional}
+    found = dict.fromkeys([*declared, *(name for trajectory in played for name in trajectory.metrics)])
+    out = {name: average(played, _number_called(name)) for name in found if name not in conditional}
+    for name in sorted(conditional):
+        values = [float(trajectory.metrics[name]) for trajectory in played if name in trajectory.metrics]
+        out |= {name: mean(values)} if values else {}
+    return out
+
+
+def _number_called(name: str) -> Number:
+    return lambda trajectory: float(trajectory.metrics.get(name, 0.0))
+
+
+def _check_names(names: Iterable[str]) -> None:
+    taken = sorted(set(names) & _RESERVED)
+    if taken:
+        raise ConfigError(
+            f"environment or team reports metrics called {taken}, but the trainer logs numbers of its own by these names; "
+            "choose other names"
+        )
+
+
+def _agent_metrics(turns: Sequence[Turn]) -> dict[str, float]:
+    """Average over an agent's turns; nothing for one that never spoke."""
+    if not turns:
+        return {}
+    return {
+        "valid": mean(turn.parsed.valid for turn in turns),
+        "malformed": mean(turn.parsed.status == "malformed" for turn in turns),
+        "truncated": mean(turn.finish_reason == "length" for turn in turns),
+        "no_verdict": mean(turn.parsed.status == "no_verdict" for turn in turns),
+        "prompt_truncated": mean(turn.prompt_truncated for turn in turns),
+        "prompt_tokens": mean(len(turn.prompt_ids) for turn in turns),
+        "response_tokens": mean(len(turn.response_ids) for turn in turns),
     }
-    named: defaultdict[str, list[float]] = defaultdict(list)
-    for trajectory in played:
-        for name, value in trajectory.metrics.items():
-            named[name].append(float(value))
-    out |= {f"{phase}/{name}": mean(values) for name, values in named.items()}
-    for agent in agents:
-        turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
-        out |= {
-            f"{phase}/{agent}/{name}": value for name, value in _agent_metrics(turns, len(played)).items()
-        }
-    return out
-
-
-def _agent_metrics(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
-    out = {"calls": len(turns) / max(trajectories, 1)}
-    if turns:
-        out |= {
-            "valid": mean(turn.parsed.valid for turn in turns),
-            "malformed": mean(turn.parsed.status == "malformed" for turn in turns),
-            "truncated": mean(turn.finish_reason == "length" for turn in turns),
-            "no_verdict": mean(turn.parsed.status == "no_verdict" for turn in turns),
-            "prompt_truncated": mean(turn.prompt_truncated for turn in turns),
-            "prompt_tokens": mean(len(turn.prompt_ids) for turn in turns),
-            "response_tokens": mean(len(turn.response_ids) for turn in turns),
-        }
-    return out
 
 
 def signal_metrics(
@@ -141,16 +198,8 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
 
 def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, int]) -> dict[str, float]:
     """Return ``train/<agent>/staleness``: mean number of updates by which the weights behind an agent's turns lag behind ``newest``."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    return {
-        f"train/{agent}/staleness": mean(
-            version - turn.weights_version for turn in turns if turn.agent == agent
-        )
-        for agent, version in newest.items()
-    }
-
-
-def calls_per_agent(trajectories: Sequence[Trajectory], agents: Sequence[str]) -> dict[str, float]:
-    """Mean number of calls per trajectory, by agent name."""
-    played = [trajectory for trajectory in trajectories if not trajectory.failed]
-    return {agent: mean(trajectory.calls(agent) for trajectory in played) for agent in agents}
+    lags: dict[str, list[int]] = {}
+    for turn in (turn for trajectory in trajectories for turn in trajectory.turns):
+        if turn.agent in newest:
+            lags.setdefault(turn.agent, []).append(newest[turn.agent] - turn.weights_version)
+    return {f"train/{agent}/staleness": mean(lags[agent]) for agent in newest if agent in lags}

@@ -24,7 +24,7 @@ class RolloutSettings:
         staleness: Updates that the weights which play may be behind: 0 plays and learns in turns, 1 plays the next iteration while this
             one's groups learn.
         max_concurrent: Largest number of trajectories at a time; None plays all.
-        retries: How often a trajectory that raised is played again.
+        retries: How often a training trajectory that raised is played again.
         max_failed_share: Share of failed trajectories above which the run stops.
         max_idle_iterations: Iterations in a row without any learning signal after which the run stops.
     """
@@ -77,6 +77,7 @@ class EvaluationSettings:
         greedy: Whether a second pass at temperature 0 is played.
         pass_at: Values of k for pass@k; those above ``samples`` are rejected.
         every: Iterations between validations; 0 validates before and after training only.
+        retries: How often a trajectory that raised is played again.
     """
 
     samples: int = 1
@@ -84,12 +85,14 @@ class EvaluationSettings:
     greedy: bool = True
     pass_at: tuple[int, ...] = ()
     every: int = 0
+    retries: int = 2
 
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise ValueError(f"evaluation.samples must be at least 1, got {self.samples}")
-        if self.every < 0:
-            raise ValueError(f"evaluation.every must be at least 0, got {self.every}")
+        for name in ("every", "retries"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"evaluation.{name} must be at least 0, got {getattr(self, name)}")
         object.__setattr__(self, "pass_at", tuple(self.pass_at))
         wrong = [k for k in self.pass_at if not 1 <= k <= self.samples]
         if wrong:

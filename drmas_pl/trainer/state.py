@@ -58,12 +58,13 @@ class RunState:
         return self.evaluations[-1]["iteration"] if self.evaluations else None
 
     def evaluated(self, result: Evaluation, *, highlights: Sequence[str] = ()) -> None:
-        """Remember a validation, of its metrics the ``highlights`` alone, and whether it is the best one."""
+        """Remember a validation, of its metrics those that sum a run up alone, and whether it is the best one."""
         scores = result.scores()
         metrics = scores.pop("metrics")
         kept = {name: metrics[f"validation/{name}"] for name in highlights if f"validation/{name}" in metrics}
-        self.evaluations.append({"iteration": self.iteration, **scores, "highlights": kept})
-        if self.iteration and result.sampled > self.best:
+        logged = {name: metrics[name] for name in _closing_names(result, highlights) if name in metrics}
+        self.evaluations.append({"iteration": self.iteration, **scores, "highlights": kept, "logged": logged})
+        if self.iteration and result.sampled is not None and result.sampled > self.best:
             self.best, self.best_at = result.sampled, self.iteration
 
     def manifest(self, seed: int, groups: Mapping[str, Group], data: Mapping[str, str]) -> Manifest:
@@ -95,10 +96,15 @@ class RunState:
         return restored
 
     def summary(self, team: Team) -> dict[str, Any]:
-        """Return the run's outcome: scores before and after, calls per agent, time and memory; scores are None if nothing was validated."""
+        """Return the run's outcome: scores before and after, calls per agent, time and memory; scores are None if nothing was validated.
+
+        ``logged_before`` and ``logged_after`` hold metrics under the names by which they are logged, the rows of the closing table.
+        """
         first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
         return {
             "metric": team.world.metric,
+            "logged_before": first.get("logged", {}),
+            "logged_after": last.get("logged", {}),
             "before": first.get("sampled"),
             "after": last.get("sampled"),
             "before_greedy": first.get("greedy"),
@@ -114,6 +120,18 @@ class RunState:
             "seconds": round(self.seconds, 1),
             "peak_rss_mb": round(peak_rss_mb(), 1),
         }
+
+
+def _closing_names(result: Evaluation, highlights: Sequence[str]) -> list[str]:
+    """Name the metrics of a validation that sum a run up: success overall and per data source, highlights, and calls per agent."""
+    played = "validation" if result.greedy is None else "validation-greedy"
+    sources = [f"{played}/source/{source}/success" for source in result.sources]
+    return [
+        *("validation/success", "validation-greedy/success"),
+        *sources,
+        *(f"validation/{name}" for name in highlights),
+        *(f"validation/{agent}/calls" for agent in result.calls),
+    ]
 
 
 def limit_batches(batches: Sequence[T], limit: int | float) -> Sequence[T]:

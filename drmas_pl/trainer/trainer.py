@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.loggers import begin_logging, finalize
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.player import Player, make_collector
+from drmas_pl.trainer.recording import with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
@@ -87,6 +88,7 @@ class MultiAgentTrainer:
         checkpoint_every: Iterations between checkpoints; 0 saves at the end and on Ctrl-C only.
         keep_best: Besides the last checkpoint keep the one with the best sampled validation.
         record: Phases whose trajectories are written as JSONL: ``train``, ``validation``, ``test``.
+        record_prompts: Write the text of every prompt beside its ids.
         allow_changed_data: Resume although the data changed.
 
     Raises:
@@ -116,6 +118,7 @@ class MultiAgentTrainer:
         checkpoint_every: int = 0,
         keep_best: bool = True,
         record: Sequence[str] = ("validation",),
+        record_prompts: bool = False,
         allow_changed_data: bool = False,
     ) -> None:
         if max_iterations < 1:
@@ -141,7 +144,7 @@ class MultiAgentTrainer:
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
         self.fast_dev_run = fast_dev_run
         self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
-        self.record = frozenset(record)
+        self.record, self.record_prompts = frozenset(record), record_prompts
         self.allow_changed_data = allow_changed_data
         self.should_stop = self.interrupted = False
         self.state = RunState()
@@ -203,7 +206,12 @@ class MultiAgentTrainer:
                 reports = self.recovery.run(self._update, rows, index)
                 self.state.iteration += 1
                 metrics = {
-                    **collection_metrics("train", drawn.trajectories, list(self.agents)),
+                    **collection_metrics(
+                        "train",
+                        drawn.trajectories,
+                        list(self.agents),
+                        declared=self.team.declared_metrics(),
+                    ),
                     **health_metrics(table),
                     **signal_metrics(trained, advantage, self.estimator.scopes),
                     **update_metrics(reports),
@@ -213,7 +221,8 @@ class MultiAgentTrainer:
                     "time/rollout": played - started,
                     "time/update": time.perf_counter() - played,
                 }
-                self._record("train", drawn.trajectories)
+                said = with_advantages(drawn.trajectories, trained, advantage, iteration=self.iteration)
+                self._record("train", said)
                 self._log(metrics)
                 self._call("on_train_batch_end", metrics, drawn.tasks, index)
                 self._check_signal(reports)
@@ -369,7 +378,15 @@ class MultiAgentTrainer:
 
     def _play(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
         with awake_engines(self.groups, self.rollout.residency) as engines:
-            result = evaluate(self.collector, tasks, engines, self.evaluation, phase=phase, seed=self.seed)
+            result = evaluate(
+                self.collector,
+                tasks,
+                engines,
+                self.evaluation,
+                phase=phase,
+                seed=self.seed,
+                iteration=self.iteration,
+            )
         self._record(phase, result.trajectories)
         return result
 
@@ -411,9 +428,12 @@ class MultiAgentTrainer:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
         self.fabric.log_dict(dict(metrics), step=self.iteration)
 
-    def _record(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
-        if phase in self.record:
-            write_trajectories(self.folder.trajectories(phase, self.iteration), trajectories)
+    def _record(self, phase: str, trajectories: Iterable[Trajectory]) -> None:
+        if phase not in self.record:
+            return
+        if self.record_prompts:
+            trajectories = with_prompts(trajectories, self.agents)
+        write_trajectories(self.folder.trajectories(phase, self.iteration), trajectories)
 
     def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
         """Stop a run that has learnt nothing for too long."""

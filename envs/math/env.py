@@ -5,7 +5,7 @@ Place in the data flow: a team argues as long as it likes, then passes one solut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from drmas_pl.data.readers import read_tasks
@@ -13,7 +13,7 @@ from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards.pool import GraderPool
 from drmas_pl.rewards.verdict import Verdict
-from drmas_pl.types import Task
+from drmas_pl.types import MetricInfo, Task
 
 SHIPPED = "embedded:math/train"
 
@@ -24,8 +24,6 @@ class MathEnv(TextEnv):
     Grading runs under a clock in worker processes, which start when the first answer needs more than a comparison of numbers. All
     clones share them; ``close`` ends them.
 
-    Metrics of an episode: ``truncated_answer``, 1 when the solution broke off inside its answer.
-
     Args:
         tasks: Problems to draw from when ``reset`` is given none; None takes the arithmetic problems that the package ships.
         grader_workers: Number of grading processes, at least 1.
@@ -34,6 +32,13 @@ class MathEnv(TextEnv):
 
     shared: ClassVar[frozenset[str]] = frozenset({"grader"})
     metric: ClassVar[str] = "accuracy"
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = {
+        "truncated_answer": MetricInfo(
+            "1 if the final solution broke off inside its answer, else 0",
+            "Answers lost to the limit of tokens.",
+            "near 0; otherwise raise model.max_new_tokens",
+        )
+    }
 
     def __init__(
         self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0

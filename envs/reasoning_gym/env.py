@@ -5,7 +5,7 @@ Place in the data flow: :func:`make_tasks` draws problems, the environment asks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from drmas_pl.boxes import last_box
@@ -13,7 +13,7 @@ from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import ConfigError, EnvironmentFault
 from drmas_pl.parsing import visible
 from drmas_pl.rewards.verdict import Verdict
-from drmas_pl.types import Task
+from drmas_pl.types import MetricInfo, Task
 
 EVALUATING_SCORERS: Final = frozenset(
     {
@@ -34,7 +34,7 @@ class ReasoningGymEnv(TextEnv):
     r"""Asks one procedural problem and scores one answer; the reward is the library's score, in [0, 1].
 
     The answer is what stands in the last ``\boxed{…}``, else in the last ``<answer>…</answer>``, else the whole text. Success means
-    the full score. Metrics of an episode: ``score``, and ``unscorable_answer`` when the library's scorer could not read the answer.
+    the full score.
 
     Args:
         task: Name of a reasoning-gym data set.
@@ -50,6 +50,18 @@ class ReasoningGymEnv(TextEnv):
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"dataset"})
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = {
+        "score": MetricInfo(
+            "the library's score of the answer, in [0, 1]; 0 without an answer",
+            "Partly right answers count in part.",
+            "rises; at least success",
+        ),
+        "unscorable_answer": MetricInfo(
+            "1 if the library's scorer could not read the answer, else 0",
+            "Answers that earn 0 for their form.",
+            "near 0",
+        ),
+    }
 
     def __init__(
         self,

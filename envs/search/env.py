@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Literal
 
 from drmas_pl.env import StepResult, TextEnv
@@ -12,20 +12,44 @@ from drmas_pl.envs.search.failures import FailureGuard
 from drmas_pl.errors import RetrievalError
 from drmas_pl.retrieval import Passage, Retriever
 from drmas_pl.rewards.qa import exact_match, sub_exact_match, token_f1
-from drmas_pl.types import Task
+from drmas_pl.types import MetricInfo, Task
 
 _LOG = logging.getLogger(__name__)
 _ACTION: Final = re.compile(r"\s*<(search|answer)>(.*?)</\1>\s*", re.DOTALL)
 _TAG: Final = re.compile(r"</?\s*(?:information|search|answer|verify|think)\s*>", re.IGNORECASE)
-METRICS: Final = (
-    "searches",
-    "empty_searches",
-    "failed_searches",
-    "malformed_actions",
-    "exact_match",
-    "f1",
-    "sub_exact_match",
-)
+METRICS: Final = {
+    "searches": MetricInfo(
+        "number of queries sent to the search engine",
+        "Searches per trajectory.",
+        "towards what the questions need",
+    ),
+    "empty_searches": MetricInfo(
+        "number of queries that found no passage", "Queries the engine knows nothing about.", "near 0"
+    ),
+    "failed_searches": MetricInfo(
+        "number of queries on which the search engine failed", "Health of the engine, not of the team.", "0"
+    ),
+    "malformed_actions": MetricInfo(
+        "number of actions that were neither one search nor one answer",
+        "Turns lost to the protocol of the world.",
+        "near 0",
+    ),
+    "exact_match": MetricInfo(
+        "1 if the normalised answer equals a reference, else 0; 0 without an answer",
+        "Share of questions answered; equal to success.",
+        "rises",
+    ),
+    "f1": MetricInfo(
+        "largest F1 of the answer's words and a reference's, in [0, 1]; 0 without an answer",
+        "Answers that are nearly right count in part.",
+        "at least exact_match",
+    ),
+    "sub_exact_match": MetricInfo(
+        "1 if a reference stands inside the normalised answer, else 0; 0 without an answer",
+        "Answers that are right but too long count.",
+        "at least exact_match, and close to it",
+    ),
+}
 NOTHING_FOUND: Final = "No passages match this query."
 SEARCH_FAILED: Final = "The search engine failed to answer; this says nothing about the query."
 NOT_AN_ACTION: Final = (
@@ -81,6 +105,7 @@ class SearchEnv(TextEnv):
 
     shared: ClassVar[frozenset[str]] = frozenset({"retriever", "failures"})
     metric: ClassVar[str] = "exact_match"
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = METRICS
 
     def __init__(
         self,

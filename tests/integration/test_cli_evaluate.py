@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import drmas_pl
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.env import StepResult
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
@@ -34,6 +36,23 @@ class ToyWorld(EvenEnv):
 
     def __init__(self) -> None:
         super().__init__((*make_tasks(4, "near"), *make_tasks(2, "far")))
+
+
+class GappyWorld(ToyWorld):
+    """Tells a number of solved episodes alone, and now and then breaks."""
+
+    def act(self, action: str) -> StepResult:
+        if sum(map(ord, action)) % 7 == 0:
+            raise RuntimeError("the world broke")
+        result = super().act(action)
+        return replace(result, metrics={**result.metrics, **({"even": 1.0} if result.success else {})})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +146,49 @@ def test_validation_of_the_last_checkpoint_repeats_what_training_saw(trained: Pa
         2
     }
     assert not (trained / "evaluation-validation.json").exists()
+
+
+def test_one_name_has_one_number_wherever_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Table, metrics.jsonl, summary.json and the record of an evaluation of the same weights agree, faults and gaps included."""
+    world = ["+env=custom", f"env._target_={HERE}.GappyWorld", *TOY[2:]]
+    words = ["trainer.max_iterations=1", "rollout.samples=2", "logger=none", "evaluation.samples=3"]
+    faults = ["evaluation.retries=0", "rollout.max_failed_share=0.9", "data.tasks_per_iteration=2"]
+    assert train([*world, *words, *faults, "output_dir=run"]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
+    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    before, after = (record for record in records if "validation/success" in record)
+    summary = json.loads(Path("run/summary.json").read_text())
+    for logged, told, column in ((before, "logged_before", 0), (after, "logged_after", 1)):
+        for name, value in summary[told].items():
+            assert value == logged[name]
+            shown = [word for word in rows[name] if word != "%"][column]
+            scale = 1 if name.endswith("/calls") else 100
+            assert float(shown) == pytest.approx(scale * value, abs=0.051 if scale == 100 else 0.0051)
+    assert {"validation/success", "validation-greedy/success", "validation/writer/calls"} <= rows.keys()
+    assert {"validation-greedy/source/near/success", "validation-greedy/source/far/success"} <= rows.keys()
+    assert (summary["after"], summary["after_greedy"]) == (
+        after["validation/success"],
+        after["validation-greedy/success"],
+    )
+    assert after["validation/even"] == after["validation/success"] and after["validation/failed"] > 0
+    assert main(["checkpoint=run", "split=validation", "output=record.json"]) == 0
+    record = json.loads(Path("record.json").read_text())
+    assert record["metrics"] == {name: after[name] for name in record["metrics"]}
+    assert len(record["metrics"]) == len(after) - 2  # iteration and time are the run's alone
+    assert (record["avg@3"], record["greedy"]) == (summary["after"], summary["after_greedy"])
+    assert record["sources"] == summary["sources_after"]
+
+
+def test_what_was_said_is_written_with_its_iteration_and_on_request_its_prompts(trained: Path) -> None:
+    said = ["trajectories=said.jsonl", "output=record.json"]
+    assert main(["checkpoint=run", *said]) == 0
+    played = read_trajectories("said.jsonl")
+    assert {(one.phase, one.iteration) for one in played} == {("test", 2)}
+    assert [one.mode for one in played] == ["sampled"] * 6 + ["greedy"] * 6
+    assert {turn.prompt for one in played for turn in one.turns} == {None}
+    assert main(["checkpoint=run", *said, "trainer.record_prompts=true"]) == 0
+    for one in read_trajectories("said.jsonl"):
+        assert all(one.task.question in str(turn.prompt) for turn in one.turns)
 
 
 def test_each_agent_speaks_with_the_weights_of_the_named_checkpoint(trained: Path) -> None:

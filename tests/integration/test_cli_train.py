@@ -129,7 +129,7 @@ def test_a_run_leaves_one_folder_that_tells_how_it_was_made(
     assert not logging.getLogger(
         "drmas_pl.workers.update"
     ).disabled  # Hydra would silence what was imported before it
-    assert "calls of editor" in out and "custom plays custom" in out and "Traceback" not in out
+    assert "validation/editor/calls" in out and "custom plays custom" in out and "Traceback" not in out
     (place,) = folder.glob("outputs/custom-custom/*")
     assert [path.name for path in folder.iterdir()] == ["outputs"]
     config = yaml.safe_load((place / "config.yaml").read_text())
@@ -265,7 +265,7 @@ def test_own_world_team_and_role_need_no_more_than_their_targets(tmp_path: Path)
         "logger=none",
     )
     assert result.returncode == 0, result.stderr
-    assert "calls of decider" in result.stdout and "Traceback" not in result.stderr
+    assert "validation/decider/calls" in result.stdout and "Traceback" not in result.stderr
     manifest = json.loads((tmp_path / "run/checkpoints/iteration-000001/manifest.json").read_text())
     assert manifest["agents"] == {"drafter": "drafter", "decider": "decider"}
 

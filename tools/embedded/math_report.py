@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from drmas_pl.data.readers import read_tasks
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.trainer.metrics import collection_metrics
 from drmas_pl.types import Trajectory
 
 
@@ -47,9 +49,10 @@ def report(policy: nn.Module, tokenizer: Any, *, split: str = "validation", samp
 def summarise(played: Sequence[Trajectory]) -> str:
     """Describe trajectories of the loop in one line: success, first attempts, the verifier on them, validity, success per level."""
     turns = [turn for trajectory in played for turn in trajectory.turns]
+    metrics = collection_metrics("report", played, (), declared=LoopTeam.metric_info)
     approves, rejects = (
-        _average(played, "verifier_approves_correct"),
-        _average(played, "verifier_rejects_wrong"),
+        metrics.get(f"report/{name}", math.nan)
+        for name in ("verifier_approves_correct", "verifier_rejects_wrong")
     )
     sources = sorted({trajectory.task.data_source for trajectory in played})
     levels = "  ".join(
@@ -58,15 +61,10 @@ def summarise(played: Sequence[Trajectory]) -> str:
     )
     return (
         f"success {_mean([trajectory.success for trajectory in played]):.3f}  "
-        f"first attempt {_average(played, 'first_attempt_correct'):.3f}  "
+        f"first attempt {metrics['report/first_attempt_correct']:.3f}  "
         f"verifier approves right {approves:.3f}, rejects wrong {rejects:.3f}, balanced {(approves + rejects) / 2:.3f}  "
-        f"rounds {_average(played, 'rounds'):.2f}  valid {_mean([turn.parsed.valid for turn in turns]):.4f}  {levels}"
+        f"rounds {metrics['report/rounds']:.2f}  valid {_mean([turn.parsed.valid for turn in turns]):.4f}  {levels}"
     )
-
-
-def _average(played: Sequence[Trajectory], metric: str) -> float:
-    """Average a metric over the trajectories that have it."""
-    return _mean([trajectory.metrics[metric] for trajectory in played if metric in trajectory.metrics])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ import gymnasium
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.parsing import BoxedGrammar, Parsed
 from drmas_pl.team import Move, Team
-from drmas_pl.types import Record
+from drmas_pl.types import MetricInfo, Record
 
 SOLVER = "solver"
 BACKUP = "backup"
@@ -34,6 +34,17 @@ class CheckedTeam(Team):
     possible_agents = (SOLVER, BACKUP)
     grammars = {SOLVER: BoxedGrammar(), BACKUP: BoxedGrammar()}
     highlights = ("first_attempt_correct", "backup_correct")
+    metric_info = {
+        "first_attempt_correct": MetricInfo(
+            "1 if the solver's attempt is right, else 0", "What the solver is worth alone.", "rises"
+        ),
+        "backup_correct": MetricInfo(
+            "1 if the backup's answer is right, else 0; of trajectories that called the backup",
+            "What the backup is worth where it is called.",
+            "rises",
+            conditional=True,
+        ),
+    }
 
     def __init__(self, env: gymnasium.Env[str, str], *, price: float = 0.0, bonus: float = 0.0) -> None:
         super().__init__(env, on_invalid="continue")

@@ -39,14 +39,14 @@ CONFIG = "config.yaml"
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
     r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?"
-    r"|data\.train|rollout\.(samples|max_draws|align_turns|staleness)"
-    r"|trainer\.(?!(accelerator|devices|strategy|precision)$).*"
+    r"|data\.train|rollout\.(samples|max_draws|align_turns|staleness|retries)"
+    r"|trainer\.(?!(accelerator|devices|strategy|precision|record_prompts)$).*"
 )
 _FIXED = re.compile(
     r"env|agents|experiment|model|model\.(path|template|lr)|retriever(\..*)?"
     r"|agents\.roles\.\w+\.(_target_|model|template|trainable|lr|objective|optimizer|update)(\..*)?"
 )
-_DEVICE = ("accelerator", "devices", "strategy", "precision")
+_KEPT = ("accelerator", "devices", "strategy", "precision", "record_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
             "objective": {},
         }
     quiet = {"max_iterations": 1, "callbacks": [], "record": [], "allow_changed_data": True}
-    device = {key: config["trainer"][key] for key in _DEVICE}
+    kept = {key: config["trainer"][key] for key in _KEPT if key in config["trainer"]}
     others = {split: None for split in ("train", "validation", "test") if split != config["split"]}
     return {
         **config,
@@ -189,7 +189,7 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
         },
         "agents": {**config["agents"], "roles": roles},
         "data": {**config["data"], **others},
-        "trainer": {**device, **quiet},
+        "trainer": {**kept, **quiet},
         "objective": {},
         "critic": {},
         "logger": {},

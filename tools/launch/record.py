@@ -14,20 +14,17 @@ from drmas_pl.trainer.state import template_hash
 
 def evaluation_table(run: Run, result: Evaluation) -> str:
     """Return avg@k, pass@k and greedy, overall and per data source, then calls per agent."""
-    columns = [f"avg@{run.trainer.evaluation.samples}", *(f"pass@{k}" for k in result.pass_at)]
+    settings = run.trainer.evaluation
+    columns = [f"avg@{settings.samples}", *(f"pass@{k}" for k in settings.pass_at)]
     columns += ["greedy"] if result.greedy is not None else []
     rows = [[run.team.world.metric, "tasks", *columns]]
     for source, scores in result.sources.items():
-        numbers = [scores["sampled"], *(scores[f"pass@{k}"] for k in result.pass_at)]
-        rows.append(
-            [
-                source,
-                f"{scores['tasks']:.0f}",
-                *_percents([*numbers, *([scores["greedy"]] if "greedy" in scores else [])]),
-            ]
-        )
+        numbers = [scores.get("sampled"), *(scores.get(f"pass@{k}") for k in settings.pass_at)]
+        numbers += [scores.get("greedy")] if result.greedy is not None else []
+        rows.append([source, f"{scores['tasks']:.0f}", *_percents(numbers)])
     tasks = sum(scores["tasks"] for scores in result.sources.values())
-    overall = [result.sampled, *result.pass_at.values(), *([] if result.greedy is None else [result.greedy])]
+    overall = [result.sampled, *(result.pass_at.get(k) for k in settings.pass_at)]
+    overall += [result.greedy] if result.greedy is not None else []
     rows.append(["all", f"{tasks:.0f}", *_percents(overall)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
@@ -79,5 +76,5 @@ def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dic
     }
 
 
-def _percents(shares: list[float]) -> list[str]:
-    return [f"{100 * share:.1f} %" for share in shares]
+def _percents(shares: list[float | None]) -> list[str]:
+    return ["-" if share is None else f"{100 * share:.1f} %" for share in shares]

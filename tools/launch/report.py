@@ -63,30 +63,12 @@ def memory_line(run: Run, available: int) -> str:
 
 
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
-    """Return the closing table: validation before and after, calls per agent, and where everything is."""
+    """Return the closing table: logged metrics of the first and the last validation, and where everything is."""
     summary = trainer.state.summary(trainer.team)
-    rows = [
-        ("validation", "before", "after"),
-        (f"{summary['metric']}, sampled", _percent(summary["before"]), _percent(summary["after"])),
-    ]
-    if summary["after_greedy"] is not None:
-        rows.append(
-            (
-                f"{summary['metric']}, greedy",
-                _percent(summary["before_greedy"]),
-                _percent(summary["after_greedy"]),
-            )
-        )
-    for source, scores in summary["sources_after"].items():
-        before = summary["sources_before"].get(source, {})
-        name = "greedy" if "greedy" in scores else "sampled"
-        rows.append((f"  {source}, {name}", _percent(before.get(name)), _percent(scores[name])))
-    for name, share in summary["highlights"].items():
-        rows.append(
-            (name.replace("_", " "), _percent(summary["highlights_before"].get(name)), _percent(share))
-        )
-    for agent, calls in summary["calls_per_agent"].items():
-        rows.append((f"calls of {agent}", f"{summary['calls_per_agent_before'][agent]:.2f}", f"{calls:.2f}"))
+    before, after = summary["logged_before"], summary["logged_after"]
+    title = "metric" if summary["metric"] == "success" else f"metric, success = {summary['metric']}"
+    rows = [(title, "before", "after")]
+    rows += [(name, _number(name, before.get(name)), _number(name, after[name])) for name in after]
     width = max(len(row[0]) for row in rows)
     table = [f"{name:<{width}}  {before:>7}  {after:>7}" for name, before, after in rows]
     table.insert(1, "-" * (width + 18))
@@ -115,8 +97,11 @@ def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:
     return trainer.folder.checkpoints / pointer.read_text().strip() if pointer.is_file() else None
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+def _number(name: str, value: float | None) -> str:
+    """Return calls as they are, and shares in percent."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if name.endswith("/calls") else f"{100 * value:.1f} %"
 
 
 def _count(number: int) -> str:

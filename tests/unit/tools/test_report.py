@@ -38,7 +38,8 @@ def test_a_sweep_becomes_a_table_and_a_picture(tmp_path: Path, capsys: pytest.Ca
     write_run(tmp_path / "sweep" / "1", after=0.6)
     assert main([str(tmp_path / "sweep")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "accuracy, sampled" in lines[0] and "calls of verifier" in lines[0]
+    assert "| validation/success | validation-greedy/success |" in lines[0]
+    assert "| validation/verifier/calls |" in lines[0]
     assert "| 0 | 40.0 → 70.0 (+30.0) | – | 1.50 → 1.50 | 1.00 → 1.00 | 2 | 1.5 |" in lines
     assert "40.0 → 60.0 (+20.0)" in lines[3]
     assert (tmp_path / "sweep" / "curves.png").stat().st_size > 1000

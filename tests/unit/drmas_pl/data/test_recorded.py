@@ -76,6 +76,55 @@ def test_writing_and_reading_loses_nothing(tmp_path: Path) -> None:
     assert read_trajectories(tmp_path / "new" / "a.jsonl") == trajectories
 
 
+def test_what_training_and_evaluation_add_comes_back(tmp_path: Path) -> None:
+    turn = make_turn(advantage=-1 / 3, prompt="<|user|>What?<|end|>")
+    trajectories = [
+        make_trajectory(turn, phase="train", mode="sampled", iteration=7),
+        make_trajectory(make_turn(), phase="validation", mode="greedy", iteration=0),
+    ]
+    write_trajectories(tmp_path / "a.jsonl", trajectories)
+    assert read_trajectories(tmp_path / "a.jsonl") == trajectories
+    records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(record["phase"], record["mode"], record["iteration"]) for record in records] == [
+        ("train", "sampled", 7),
+        ("validation", "greedy", 0),
+    ]
+    assert not {"advantage", "prompt"} & records[1]["turns"][0].keys()
+
+
+# a line as format 1 had it
+FORMAT_1 = (
+    '{"format": 1, "question": "1 + 1?", "reference": ["2"], "sample": 2, "reward": 1.0, "outcome": "terminated", '
+    '"success": true, "cause": null, "metrics": {"f1": 0.5}, "turns": [{"agent": "solver", "text": "2", "parsed": '
+    '{"status": "valid", "action": "2", "verdict": null, "reason": "", "flags": []}, "index": 0, "agent_index": 0, '
+    '"prompt_ids": [5, 6], "response_ids": [7], "logprobs": [-0.5], "finish_reason": "stop", "weights_version": 3, '
+    '"prompt_truncated": false, "prompt_hash": 4, "local_reward": 0.0, "reward": 1.0, "step": 0, "observation": '
+    '"1 + 1?"}], "task": {"id": "q", "data_source": "sums", "metadata": {}}}\n'
+)
+
+
+def test_files_without_what_was_added_later_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(FORMAT_1)
+    (trajectory,) = read_trajectories(tmp_path / "a.jsonl")
+    assert (trajectory.sample, trajectory.turns[0].logprobs, trajectory.metrics) == (2, (-0.5,), {"f1": 0.5})
+    assert (trajectory.mode, trajectory.phase, trajectory.iteration) == (None, "", None)
+    assert (trajectory.turns[0].advantage, trajectory.turns[0].prompt) == (None, None)
+    row = RecordedTurns([trajectory], "solver", advantages=[2.0])[0]
+    assert (row.prompt_ids, row.response_ids, row.advantage) == ((5, 6), (7,), 2.0)
+
+
+def test_rows_have_the_recorded_advantages_unless_others_are_given() -> None:
+    trajectories = [
+        make_trajectory(make_turn(advantage=0.0), make_turn(), make_turn("verifier", 2, advantage=3.0)),
+        make_trajectory(make_turn(advantage=-0.5)),
+    ]
+    rows = RecordedTurns(trajectories, "solver")
+    assert [rows[index].advantage for index in range(len(rows))] == [0.0, -0.5] and len(rows.turns) == 2
+    assert len(RecordedTurns(trajectories, "solver", advantages=lambda trajectory, turn: 1.0)) == 3
+    with pytest.raises(ValueError, match="advantages must be given, got None: no turn of 'solver'"):
+        RecordedTurns([make_trajectory()], "solver")
+
+
 floats = st.floats(allow_nan=False)
 
 
@@ -149,7 +198,7 @@ def test_a_crash_costs_the_last_line_only(tmp_path: Path, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, r"line 1: expected a recorded trajectory of format 1, got 2; record it anew"),
+        ({"format": 3}, r"line 1: expected a recorded trajectory of format 1 or 2, got 3; record it anew"),
         (
             {"question": None, "reference": None},
             r"an entry of the trajectory is missing, unknown or mistyped",

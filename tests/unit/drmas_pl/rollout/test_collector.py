@@ -243,6 +243,38 @@ def test_a_trajectory_is_played_again_as_often_as_allowed(retries: int, failed: 
     assert sum(t.failed for t in trajectories) == failed
 
 
+def test_a_phase_may_have_retries_of_its_own() -> None:
+    for phase, failed in ((Phase("test", samples=4, retries=2), 0), (Phase("test", samples=4, retries=0), 4)):
+        flaky = faulty(lambda task, start: start < 8, RuntimeError("flaky"))
+        trajectories = play(sampler(), make_tasks(1), phase, env=flaky, retries=1, max_failed_share=1.0)
+        assert sum(t.failed for t in trajectories) == failed
+
+
+@pytest.mark.parametrize(
+    ("agent", "phase", "mode"),
+    [
+        ({}, {}, "sampled"),
+        ({}, {"temperature": 0.0}, "greedy"),
+        ({"max_new_tokens": 4, "temperature": 0.0}, {}, "greedy"),
+        ({"max_new_tokens": 4, "temperature": 0.0}, {"temperature": 0.5}, "sampled"),
+    ],
+)
+def test_trajectories_know_whether_they_were_sampled(
+    agent: dict[str, Any], phase: dict[str, Any], mode: str
+) -> None:
+    settings = {"sampling": agent} if agent else {}
+    for env in (EvenEnv, faulty(lambda task, start: True, RuntimeError("down"))):
+        played = play(
+            sampler(),
+            make_tasks(1),
+            Phase("test", sampling=phase),
+            env=env,
+            agent=settings,
+            max_failed_share=1.0,
+        )
+        assert [trajectory.mode for trajectory in played] == [mode]
+
+
 def test_a_second_attempt_draws_other_samples() -> None:
     engine = sampler()
     play(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.settings import EvaluationSettings
 from drmas_pl.types import Task, Trajectory
-from tests.helpers.toy import make_turn
+from tests.helpers.toy import EvenEnv, WriterEditor, make_turn
 
 TASKS = tuple(
     Task(name, name, data_source=source) for name, source in (("a", "easy"), ("b", "easy"), ("c", "hard"))
@@ -28,6 +29,7 @@ class Played:
 
     def __init__(self, failed: Sequence[tuple[str, int]] = ()) -> None:
         self.agents = {"writer": None, "editor": None}
+        self.team = WriterEditor(EvenEnv())
         self.failed = set(failed)
         self.phases: list[Phase] = []
 
@@ -59,9 +61,72 @@ def test_rates_are_means_over_tasks() -> None:
 
 def test_every_source_has_its_own_scores() -> None:
     assert run(Played(), pass_at=(2,)).sources == {
-        "easy": pytest.approx({"tasks": 2.0, "sampled": 0.625, "greedy": 0.5, "pass@2": 0.75}),
-        "hard": pytest.approx({"tasks": 1.0, "sampled": 0.5, "greedy": 0.0, "pass@2": 5 / 6}),
+        "easy": pytest.approx(
+            {"tasks": 2.0, "sampled": 0.625, "greedy": 0.5, "pass@2": 0.75, "pass@2_tasks": 2.0}
+        ),
+        "hard": pytest.approx(
+            {"tasks": 1.0, "sampled": 0.5, "greedy": 0.0, "pass@2": 5 / 6, "pass@2_tasks": 1.0}
+        ),
     }
+
+
+def test_every_score_is_logged_under_a_name() -> None:
+    result = run(Played([("a", 1)]), pass_at=(2, 4))
+    logged = result.metrics
+    assert (logged["test/success"], logged["test-greedy/success"]) == (result.sampled, result.greedy)
+    assert {k: logged[f"test/pass@{k}"] for k in (2, 4)} == result.pass_at
+    assert {agent: logged[f"test/{agent}/calls"] for agent in result.calls} == result.calls
+    for source, scores in result.sources.items():
+        own = {name: logged[f"test/source/{source}/{name}"] for name in scores.keys() - {"sampled", "greedy"}}
+        assert own | {
+            "sampled": logged[f"test/source/{source}/success"],
+            "greedy": logged[f"test-greedy/source/{source}/success"],
+        } == dict(scores)
+
+
+def test_metrics_of_the_environment_are_means_over_tasks_as_success_is() -> None:
+    class Graded(Played):
+        def one(self, task: Task, sample: int, greedy: bool) -> Trajectory:
+            played = super().one(task, sample, greedy)
+            return replace(played, metrics={"exact_match": 1.0} if played.success else {})
+
+    result = run(Graded([("a", 0), ("c", 3)]))
+    assert result.metrics["test/exact_match"] == result.sampled == pytest.approx((1 + 0.25 + 2 / 3) / 3)
+    assert result.metrics["test-greedy/exact_match"] == result.greedy
+
+
+# 16 samples of three tasks: 2, 9 and 14 are right
+COUNTS = {"a": 2, "b": 9, "c": 14}
+
+
+def sixteen(failed: Sequence[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> Evaluation:
+    monkeypatch.setattr("tests.unit.drmas_pl.trainer.test_evaluate.SOLVED", COUNTS)
+    settings = EvaluationSettings(samples=16, pass_at=(1, 16), greedy=False)
+    return evaluate(cast(Collector, Played(failed)), TASKS, {}, settings, phase="test", seed=3)
+
+
+def test_pass_at_k_that_no_task_has_enough_samples_for_is_absent_and_not_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = sixteen([(task.id, 15) for task in TASKS], monkeypatch)
+    assert result.sampled == pytest.approx((2 + 9 + 14) / 15 / 3)  # .56
+    assert result.pass_at.keys() == {1} and "test/pass@16" not in result.metrics
+    assert (result.metrics["test/pass@16_tasks"], result.metrics["test/pass@1_tasks"]) == (0.0, 3.0)
+    assert "pass@16" not in result.sources["easy"] and result.sources["easy"]["pass@16_tasks"] == 0.0
+
+
+def test_pass_at_k_over_few_tasks_says_how_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults on the hard tasks leave the easy one, which is solved."""
+    result = sixteen([("a", 15), ("b", 15)], monkeypatch)
+    assert result.pass_at[16] == 1.0 and result.metrics["test/pass@16_tasks"] == 1.0
+    assert result.metrics["test/tasks"] == 3.0
+
+
+def test_samples_that_fail_are_played_again_up_to_the_setting() -> None:
+    collector = Played()
+    run(collector)
+    run(collector, retries=5)
+    assert [phase.retries for phase in collector.phases] == [2, 2, 5, 5]
 
 
 def test_failed_trajectories_count_in_nothing_but_their_number() -> None:
@@ -74,7 +139,19 @@ def test_failed_trajectories_count_in_nothing_but_their_number() -> None:
 
 def test_a_task_whose_samples_all_failed_is_left_out() -> None:
     result = run(Played([("c", sample) for sample in range(4)]))
-    assert result.sampled == pytest.approx(0.625) and result.sources["hard"]["sampled"] == 0.0
+    assert result.sampled == pytest.approx(0.625)
+    assert result.sources["hard"] == {"tasks": 0.0, "greedy": 0.0} and result.metrics["test/tasks"] == 2.0
+
+
+def test_without_a_sample_that_counts_there_is_no_score() -> None:
+    result = run(Played([(task.id, sample) for task in TASKS for sample in range(4)]), pass_at=(1,))
+    assert (result.sampled, result.greedy, result.pass_at, result.calls) == (
+        None,
+        pytest.approx(1 / 3),
+        {},
+        {},
+    )
+    assert result.metrics["test/failed"] == 1.0 and "test/success" not in result.metrics
 
 
 def test_the_greedy_pass_is_one_sample_at_temperature_zero_and_optional() -> None:
@@ -102,6 +179,7 @@ def test_calls_and_metrics_of_both_passes_stay_apart() -> None:
     assert result.calls == {"writer": 1.0, "editor": 1.0}
     assert (result.metrics["test/turns"], result.metrics["test-greedy/turns"]) == (2.0, 1.0)
     assert len(result.trajectories) == 15
+    assert {(played.phase, played.iteration) for played in result.trajectories} == {("test", None)}
 
 
 def test_scores_are_plain_data_without_trajectories() -> None:

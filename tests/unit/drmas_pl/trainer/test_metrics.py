@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.trainer.metrics import (
-    calls_per_agent,
     collection_metrics,
     health_metrics,
     mean,
@@ -20,7 +20,7 @@ from drmas_pl.trainer.metrics import (
     staleness_metrics,
     update_metrics,
 )
-from drmas_pl.types import Trajectory
+from drmas_pl.types import MetricInfo, Trajectory
 from drmas_pl.workers.update import UpdateReport
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 
@@ -132,10 +132,41 @@ def test_collections_are_summarised_without_failed_trajectories(collection: list
             "train/truncated": 1 / 3,
             "train/failed": 0.25,
             "train/turns": 2.0,
-            "train/tries": 2.5,
-            "train/rounds": 2.0,
+            "train/tries": 5 / 3,
+            "train/rounds": 2 / 3,
         }
     )
+
+
+DECLARED = {
+    "gave_up": MetricInfo("1 if it gave up", "Given up."),
+    "never": MetricInfo("1 if it ever happens", "Never."),
+    "right_of_reviewed": MetricInfo("1 if right", "Of those reviewed.", conditional=True),
+    "right_of_none": MetricInfo("1 if right", "Of none.", conditional=True),
+}
+
+
+def test_a_trajectory_without_a_metric_counts_as_0_unless_the_metric_is_conditional() -> None:
+    """25 of 31 answered questions are right, one more was given up unanswered: 78.1 % of all, not 80.6 % of the answered ones."""
+    (task,) = make_tasks(1)
+    outcomes = [{"exact_match": 1.0, "right_of_reviewed": 1.0}] * 25 + [{"exact_match": 0.0}] * 6
+    outcomes += [{"gave_up": 1.0, "right_of_reviewed": 0.0}]
+    trajectories = [
+        Trajectory(task, sample, (), 0.0, "terminated", metrics=metrics)
+        for sample, metrics in enumerate(outcomes)
+    ]
+    metrics = collection_metrics("validation", trajectories, [], declared=DECLARED)
+    own = {name.partition("/")[2]: metrics[name] for name in metrics}
+    assert own["exact_match"] == pytest.approx(25 / 32) and own["gave_up"] == pytest.approx(1 / 32)
+    assert own["right_of_reviewed"] == pytest.approx(25 / 26)
+    assert own["never"] == 0.0 and "right_of_none" not in own
+
+
+@pytest.mark.parametrize("name", ["success", "reward", "turns", "tasks", "failed"])
+def test_a_metric_must_not_take_a_name_of_the_trainer(name: str) -> None:
+    trajectory = Trajectory(make_tasks(1)[0], 0, (), 1.0, "terminated", metrics={name: 0.5})
+    with pytest.raises(ConfigError, match=rf"reports metrics called \['{name}'\].*choose other names"):
+        collection_metrics("train", [trajectory], [])
 
 
 def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) -> None:
@@ -154,23 +185,25 @@ def test_agents_are_summarised_over_their_turns(collection: list[Trajectory]) ->
         }
     )
     assert (metrics["test/writer/calls"], metrics["test/writer/prompt_tokens"]) == (pytest.approx(4 / 3), 5.0)
-    assert calls_per_agent(collection, NAMES) == pytest.approx({"writer": 4 / 3, "editor": 2 / 3})
 
 
-def test_an_agent_that_never_spoke_has_calls_alone() -> None:
-    assert [name for name in collection_metrics("train", [], ["writer"]) if "/writer/" in name] == [
-        "train/writer/calls"
-    ]
+def test_an_agent_that_never_spoke_has_calls_alone(collection: list[Trajectory]) -> None:
+    metrics = collection_metrics("train", collection, ["nobody"])
+    assert {name: value for name, value in metrics.items() if "/nobody/" in name} == {
+        "train/nobody/calls": 0.0
+    }
+
+
+def test_an_average_over_nothing_is_left_out(collection: list[Trajectory]) -> None:
+    failed = [trajectory for trajectory in collection if trajectory.failed]
+    assert collection_metrics("train", failed, NAMES, declared=DECLARED) == {"train/failed": 1.0}
+    assert collection_metrics("train", [], NAMES, declared=DECLARED) == {}
     assert mean([]) == 0.0
 
 
 def test_staleness_is_the_mean_over_an_agents_turns(collection: list[Trajectory]) -> None:
     found = staleness_metrics(collection, {"writer": 1, "editor": 3, "nobody": 2})
-    assert found == {
-        "train/writer/staleness": 1.0,
-        "train/editor/staleness": 3.0,
-        "train/nobody/staleness": 0.0,
-    }
+    assert found == {"train/writer/staleness": 1.0, "train/editor/staleness": 3.0}
 
 
 def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:

@@ -13,9 +13,15 @@ from tests.helpers.toy import EvenEnv, WriterEditor
 
 
 def evaluation(sampled: float, greedy: float | None = None) -> Evaluation:
-    return Evaluation(
-        sampled, greedy, {1: sampled}, {"toy": {"sampled": sampled}}, {"writer": 1.0}, {"validation/x": 0.5}
-    )
+    metrics = {
+        "validation/success": sampled,
+        "validation/writer/calls": 1.0,
+        "validation/x": 0.5,
+        "validation/source/toy/success": sampled,
+        "validation-greedy/source/toy/success": greedy or 0.0,
+        "validation/reward": 0.1,
+    }
+    return Evaluation(sampled, greedy, {1: sampled}, {"toy": {"sampled": sampled}}, {"writer": 1.0}, metrics)
 
 
 def run(*scores: float) -> RunState:
@@ -31,6 +37,12 @@ def test_the_best_validation_is_the_first_highest_after_training_began() -> None
     assert (run(0.9, 0.5, 0.7, 0.7).best_at, run(0.9, 0.5, 0.7, 0.7).best) == (2, 0.7)
     assert run(0.9).best_at is None
     assert run(0.9, 0.0).best_at == 1
+
+
+def test_a_validation_that_failed_altogether_is_not_the_best_one() -> None:
+    state = RunState(iteration=1)
+    state.evaluated(Evaluation(None, None, {}, {}, {}, {"validation/failed": 1.0}))
+    assert state.best_at is None and state.summary(WriterEditor(EvenEnv()))["logged_after"] == {}
 
 
 def test_evaluations_are_remembered_with_their_iteration_and_without_metrics() -> None:
@@ -71,6 +83,18 @@ def test_the_summary_compares_before_and_after() -> None:
         "calls_per_agent_before": {"writer": 1.0},
         "highlights": {"x": 0.5},
         "highlights_before": {"x": 0.5},
+        "logged_before": {
+            "validation/success": 0.25,
+            "validation-greedy/source/toy/success": 0.125,
+            "validation/x": 0.5,
+            "validation/writer/calls": 1.0,
+        },
+        "logged_after": {
+            "validation/success": 0.5,
+            "validation-greedy/source/toy/success": 0.25,
+            "validation/x": 0.5,
+            "validation/writer/calls": 1.0,
+        },
         "best": {"iteration": 1, "score": 0.75},
         "iterations": 2,
     }
