@@ -59,7 +59,7 @@ class PolicyObjective:
         clip_high: ε_high, at least 0.
         dual_clip: Bound c > 1 on the loss of negative advantages, or ``None``; used by ``clipped`` only.
         aggregation: How token losses become one number.
-        fixed_length: Divisor of ``fixed-length`` aggregation; given if and only if that is chosen.
+        fixed_length: What stands for the length of every row in ``fixed-length`` aggregation; given if and only if that is chosen.
         entropy_coef: Weight of the entropy bonus, at least 0.
         kl_coef: Weight of the KL penalty to the reference policy, at least 0.
         kl_estimator: Estimator of the penalty.

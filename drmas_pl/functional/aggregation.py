@@ -87,15 +87,14 @@ def loss_denominator(
 ) -> Tensor:
     """Count what the minibatch's loss is divided by.
 
-    Trained tokens for ``token-mean``; rows with a trained token for the two ``seq-mean`` modes; the constant ``fixed_length``
-    for ``fixed-length``, whose loss therefore grows with the number of rows. The first three may be summed over parts of a
-    minibatch; the constant may not, so gather the lengths of all ranks first.
+    Trained tokens for ``token-mean``; rows with a trained token for the two ``seq-mean`` modes; these rows times ``fixed_length`` for
+    ``fixed-length``. Counts of parts of a minibatch add up to that of the whole.
 
     Args:
         lengths: (N,) trained tokens per row, over the whole minibatch; rows that are not computed count, too.
         mode: Aggregation mode.
         weight: (N,) original rows per row; ``None`` means 1.
-        fixed_length: Divisor of ``fixed-length``, usually the largest response length.
+        fixed_length: What each row's sum is divided by with ``fixed-length``, usually the largest response length.
 
     Returns:
         Scalar float32.
@@ -103,18 +102,20 @@ def loss_denominator(
     Raises:
         ValueError: The mode is unknown, shapes differ, or ``fixed-length`` lacks its length.
 
+    References:
+        Liu et al., 2025 (Dr.GRPO: a constant in place of each response's length), arXiv:2503.20783.
+
     Example:
         >>> loss_denominator(torch.tensor([2, 3]), mode="token-mean"), loss_denominator(torch.tensor([2, 0]), mode="seq-mean-token-sum")
         (tensor(5.), tensor(1.))
     """
     check_choice("mode", mode, get_args(Aggregation))
     check_rows(lengths=lengths, weight=weight)
-    if mode == "fixed-length":
-        if fixed_length is None:
-            raise ValueError(
-                "mode='fixed-length' expects fixed_length, got None; pass the largest response length"
-            )
-        return torch.tensor(float(fixed_length), device=lengths.device)
+    if mode == "fixed-length" and fixed_length is None:
+        raise ValueError(
+            "mode='fixed-length' expects fixed_length, got None; pass the largest response length"
+        )
     count = lengths if mode == "token-mean" else lengths > 0
     count = count.to(torch.float64) if weight is None else count * weight.to(torch.float64)
-    return count.sum().to(torch.float32)
+    each = 1 if mode != "fixed-length" or fixed_length is None else fixed_length
+    return (count.sum() * each).to(torch.float32)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 import pytest
+import torch
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.env import TextEnv
@@ -82,6 +84,57 @@ def test_file_composes_and_names_what_exists(group: str, option: str) -> None:
     assert callable(estimator)
     if isinstance(estimator, GroupNormalizer):
         assert (estimator.eps, estimator.ddof, estimator.singleton) == (1e-6, 1, "zero")
+
+
+def objective(option: str) -> PolicyObjective:
+    return PolicyObjective(**configure("+env=math", "+agents=loop", f"objective={option}")["objective"])
+
+
+def test_the_objective_of_the_grpo_paper_is_the_published_one() -> None:
+    # 1/G sum_i 1/|o_i| sum_t min(r A, clip(r, 1 - eps, 1 + eps) A) - beta (exp(ref - logp) - (ref - logp) - 1), arXiv:2402.03300, eq. 3
+    logp, old = torch.tensor([[1.5, 4.0], [0.5, 1.0]]).log() - 5, torch.full((2, 2), -5.0)
+    reference = old.clone()
+    mask = torch.tensor([[True, True], [True, False]])
+    paper = objective("grpo_paper")
+    found = paper(
+        logp,
+        old,
+        torch.tensor([-1.0, 1.0]),
+        mask,
+        denominator=paper.denominator(mask),
+        ref_logp=reference,
+    )
+    ratios = [[1.5, 4.0], [0.5]]
+    kl = [sum(1 / r + math.log(r) - 1 for r in row) / len(row) for row in ratios]
+    surrogate = [(1.5 + 4.0) / 2, -0.5]
+    assert found.loss.item() == pytest.approx(
+        sum(s + 0.04 * k for s, k in zip(surrogate, kl, strict=True)) / 2
+    )
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(0.01, 0.01), (0.7, 0.7), (1.2, 1.2), (9.0, 1.28)])
+def test_cispo_bounds_its_weight_from_above_alone(ratio: float, weight: float) -> None:
+    cispo, mask = objective("cispo"), torch.tensor([[True]])
+    logp = torch.tensor([[-2.0]])
+    old = logp - math.log(ratio)
+    found = cispo(logp, old, torch.tensor([1.0]), mask, denominator=1.0)
+    assert found.loss.item() == pytest.approx(weight * 2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("option", GROUPS["objective"])
+def test_no_objective_grows_with_the_number_of_equal_rows(option: str) -> None:
+    loss = objective(option)
+
+    def run(copies: int) -> float:
+        logp = torch.tensor([[-1.0, -2.0, -0.5], [-2.0, -1.5, 0.0]]).repeat(copies, 1)
+        mask = torch.tensor([[True, True, True], [True, True, False]]).repeat(copies, 1)
+        advantage = torch.tensor([1.0, -0.5]).repeat(copies)
+        more = {"ref_logp": logp - 0.1} if loss.needs_reference else {}
+        return loss(
+            logp, logp - 0.05, advantage, mask, denominator=loss.denominator(mask), **more
+        ).loss.item()
+
+    assert run(8) == pytest.approx(run(1)) != 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def fixed(mode: str) -> int | None:
     return 3 if mode == "fixed-length" else None
 
 
-@pytest.mark.parametrize(("mode", "expected"), list(zip(MODES, [3.6, 3.25, 9.0, 6.0])))
+@pytest.mark.parametrize(("mode", "expected"), list(zip(MODES, [3.6, 3.25, 9.0, 3.0])))
 def test_hand_numbers(mode: Any, expected: float) -> None:
     denominator = loss_denominator(MASK.sum(-1), mode=mode, fixed_length=fixed(mode))
     assert aggregate(LOSS, MASK, mode=mode, denominator=denominator).item() == pytest.approx(expected)
@@ -36,6 +36,24 @@ def test_micro_batches_add_up(mode: Any, sizes: list[int]) -> None:
     parts = zip(loss.split(sizes), mask.split(sizes), weight.split(sizes))
     total = sum(aggregate(part, m, mode=mode, denominator=denominator, weight=w) for part, m, w in parts)
     torch.testing.assert_close(total, whole)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_neither_loss_nor_gradient_depends_on_how_often_every_row_is_there(mode: Any) -> None:
+    def run(copies: int) -> tuple[torch.Tensor, torch.Tensor]:
+        source = LOSS.clone().requires_grad_()
+        loss, mask = source.repeat(copies, 1), MASK.repeat(copies, 1)
+        result = aggregate(
+            loss,
+            mask,
+            mode=mode,
+            denominator=loss_denominator(mask.sum(-1), mode=mode, fixed_length=fixed(mode)),
+        )
+        result.backward()
+        assert source.grad is not None
+        return result.detach(), source.grad
+
+    torch.testing.assert_close(run(7), run(1))
 
 
 @pytest.mark.parametrize("mode", MODES)

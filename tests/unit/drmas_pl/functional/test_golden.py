@@ -156,7 +156,9 @@ def test_policy_loss(golden: dict[str, Any], index: int) -> None:
         )
         output = objective(new, old, advantage, mask, denominator=objective.denominator(mask))
         means = mean_metrics(output.metrics)
-        ours = [output.loss.item(), means["clipped"], means["approx_kl"], means["dual_clipped"]]
+        # the reference divides by the length alone, Dr.GRPO's definition by the number of rows as well
+        scale = int(mask.any(-1).sum()) if mode == "fixed-length" else 1
+        ours = [scale * output.loss.item(), means["clipped"], means["approx_kl"], means["dual_clipped"]]
         assert ours == pytest.approx(vector(expected).tolist(), abs=1e-5), name
 
 
