@@ -14,13 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
+from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
@@ -28,6 +31,8 @@ from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, 
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
 _OBJECTS_PER_GC = 50_000
+# whose turn it is; every trajectory is a task of its own and so has a value of its own
+_speaker: ContextVar[str | None] = ContextVar("speaker", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Collector:
         max_concurrent: Largest number of trajectories played at a time; None plays all.
         retries: How often a trajectory that raised is played again from its start.
         max_failed_share: Share of failed trajectories above which the run stops.
+        failure_log: File for the tracebacks of trajectories that raised; None keeps none.
 
     Raises:
         ValueError: An agent of the team is missing.
@@ -77,6 +83,7 @@ class Collector:
         max_concurrent: int | None = None,
         retries: int = 0,
         max_failed_share: float = 0.2,
+        failure_log: Path | None = None,
     ) -> None:
         missing = [name for name in team.possible_agents if name not in agents]
         if missing:
@@ -90,6 +97,7 @@ class Collector:
         self.max_concurrent = max_concurrent
         self.retries = retries
         self.max_failed_share = max_failed_share
+        self.failures = FailureLog(failure_log)
 
     def collect(self, tasks: Sequence[Task], engines: Mapping[str, Engine], phase: Phase) -> list[Trajectory]:
         """Play ``phase.samples`` trajectories per task.
@@ -119,17 +127,21 @@ class Collector:
         failed = [trajectory for trajectory in trajectories if trajectory.failed]
         if failed:
             log.warning(
-                "%d of %d trajectories failed; first cause: %s",
+                "%d of %d trajectories failed; first cause: %s%s",
                 len(failed),
                 len(trajectories),
                 failed[0].cause,
+                self._tracebacks(),
             )
         if len(failed) > self.max_failed_share * len(trajectories):
             raise TrainingStopped(
                 f"{len(failed)} of {len(trajectories)} trajectories failed, more than max_failed_share={self.max_failed_share} allows; "
-                f"first cause (task {failed[0].task.id!r}): {failed[0].cause}"
+                f"first cause (task {failed[0].task.id!r}): {failed[0].cause}{self._tracebacks()}"
             )
         return trajectories
+
+    def _tracebacks(self) -> str:
+        return "" if self.failures.path is None else f"; tracebacks are in {self.failures.path}"
 
 
 class _Session:
@@ -194,18 +206,21 @@ class _Session:
             except (
                 Exception
             ) as error:  # isolation: whatever environment or team code raises must cost one trajectory only
-                cause = f"{type(error).__name__}: {error}"
-                log.debug("task %s sample %d attempt %d failed", task.id, sample, attempt, exc_info=True)
+                cause = describe_cause(error, agent=_speaker.get())
+                title = f"{self.phase.name} {self.phase.iteration}, task {task.id!r}, sample {sample}, attempt {attempt}"
+                self.collector.failures.write(title, cause, error)
         return Trajectory(task, sample, (), 0.0, "failed", cause=cause, mode=self.mode)
 
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
         phase, team = self.phase, self.collector.team.clone()
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
+        _speaker.set(None)
         observation, _ = await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
         turns: list[Turn] = []
         counts: dict[str, int] = {}
         reward, terminated, info = 0.0, False, {}
         while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
+            _speaker.set(name)
             spoken = await self.speak(
                 team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns))
             )
@@ -297,6 +312,11 @@ def _run(session: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        # played below, outside of the handler: tracebacks of faults would begin with this error
+        running = False
+    else:
+        running = True
+    if not running:
         return asyncio.run(session)
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, session).result()

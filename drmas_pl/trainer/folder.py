@@ -16,7 +16,7 @@ class RunFolder:
 
     ::
 
-        config.yaml  summary.json  metrics.jsonl  plot.png
+        config.yaml  summary.json  metrics.jsonl  plot.png  failures.log
         checkpoints/  trajectories/  logs/  skipped/
 
     Args:
@@ -35,6 +35,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """JSON records of metrics: one per iteration, and one per validation."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def failures(self) -> Path:
+        """Tracebacks of trajectories that failed, if any did."""
+        return self.path / "failures.log"
 
     @property
     def plot(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from drmas_pl.agent import Agent
 from drmas_pl.cluster.recovery import Recovery
@@ -22,8 +23,10 @@ from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.residency import awake_engines
 
 
-def make_collector(team: Team, agents: Mapping[str, Agent], settings: RolloutSettings) -> Collector:
-    """Build the collector that plays as the settings say."""
+def make_collector(
+    team: Team, agents: Mapping[str, Agent], settings: RolloutSettings, *, failure_log: Path | None = None
+) -> Collector:
+    """Build the collector that plays as the settings say; tracebacks of faults go to ``failure_log``."""
     return Collector(
         team,
         agents,
@@ -32,6 +35,7 @@ def make_collector(team: Team, agents: Mapping[str, Agent], settings: RolloutSet
         max_concurrent=settings.max_concurrent,
         retries=settings.retries,
         max_failed_share=settings.max_failed_share,
+        failure_log=failure_log,
     )
 
 

@@ -295,7 +295,7 @@ class MultiAgentTrainer:
         self.team, self.groups, self.data, self.critics = team, dict(groups), data, dict(critics)
         self.recovery = Recovery([*groups.values(), *critics.values()], self.folder.path / "cluster")
         self.should_stop = self.interrupted = False
-        self.collector = make_collector(team, self.agents, self.rollout)
+        self.collector = make_collector(team, self.agents, self.rollout, failure_log=self.folder.failures)
         self.module = TeamModule(self.agents)
 
     def _make_player(self, kept: Drawn | None) -> Player:

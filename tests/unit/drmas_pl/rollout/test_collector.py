@@ -6,9 +6,11 @@ import asyncio
 import gc
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,12 +213,40 @@ def test_a_rollout_that_raises_is_recorded_with_its_cause_and_costs_nobody_else(
         trajectories = play(sampler(), make_tasks(1), Phase("train", samples=8), env=env)
     failed = [t for t in trajectories if t.failed]
     assert len(trajectories) == 8 and len(failed) == 1
-    assert (failed[0].cause, failed[0].turns, failed[0].success) == ("KeyError: 'no index'", (), False)
+    assert (failed[0].turns, failed[0].success) == ((), False)
+    line = next(
+        n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise error" in text
+    )
+    assert failed[0].cause is not None
+    assert failed[0].cause.startswith("KeyError: 'no index' (")
+    assert failed[0].cause.endswith(f"test_collector.py:{line}, Faulty.act, agent 'editor')")
     assert "1 of 8 trajectories failed; first cause: KeyError: 'no index'" in caplog.text
     others = [
         t for t in play(sampler(), make_tasks(1), Phase("train", samples=8)) if t.sample != failed[0].sample
     ]
     assert ids([t for t in trajectories if not t.failed]) == ids(others)
+
+
+def test_tracebacks_of_failed_trajectories_are_kept_in_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run" / "failures.log"
+    env = faulty(lambda task, start: task.id == "toy-1", KeyError("no index"))
+    with caplog.at_level(logging.WARNING):
+        play(sampler(), env=env, max_failed_share=1.0, failure_log=path)
+    text = path.read_text()
+    assert f"tracebacks are in {path}" in caplog.text
+    assert "train 0, task 'toy-1', sample 3, attempt 0: KeyError: 'no index'" in text
+    assert text.count("Traceback (most recent call last)") == 1 and ", in act\n" in text
+
+
+def test_a_fault_before_anybody_speaks_names_no_agent() -> None:
+    class Unready(EvenEnv):
+        def begin(self, task: Task) -> str:
+            raise LookupError("no such task")
+
+    (trajectory,) = play(sampler(), make_tasks(1), Phase("train"), env=Unready, max_failed_share=1.0)
+    assert trajectory.cause is not None and trajectory.cause.endswith(", Unready.begin)")
 
 
 def test_a_guard_of_the_environment_ends_the_run_and_fails_no_trajectory() -> None:
@@ -296,7 +326,11 @@ def test_an_engine_that_fails_fails_the_trajectories_of_its_batch() -> None:
     trajectories = collector(max_failed_share=1.0).collect(
         make_tasks(2), {"writer": sampler(), "editor": Broken()}, TRAIN
     )
-    assert {t.cause for t in trajectories} == {"EngineError: out of memory"}
+    (cause,) = {t.cause for t in trajectories}
+    assert re.fullmatch(
+        r"EngineError: out of memory \(\S*test_collector.py:\d+, Broken.generate, agent 'editor'\)",
+        str(cause),
+    )
 
 
 class Aborting(Recorder):
@@ -338,7 +372,7 @@ def test_a_reward_that_is_no_number_is_a_fault(reward: float) -> None:
     assert (
         trajectory.failed
         and trajectory.cause
-        == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers"
+        == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers (agent 'editor')"
     )
 
 
