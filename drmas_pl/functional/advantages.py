@@ -89,7 +89,7 @@ def group_normalize(
         if std_group is mean_group
         else by_group(pick(std_group, rows))
     )
-    advantage = _standardize(location, scale, batch, rule=singleton, floor=min_std, eps=eps)
+    advantage, _ = standardize(location, scale, batch, rule=singleton, floor=min_std, eps=eps)
     return spread(advantage if clip is None else advantage.clamp(-clip, clip), rows, score.numel())
 
 
@@ -143,7 +143,7 @@ def check_singleton(rule: str, agent: Tensor | None) -> None:
         )
 
 
-def _standardize(
+def standardize(
     location: ScopeStatistics,
     scale: ScopeStatistics | None,
     batch: ScopeStatistics | None,
@@ -151,15 +151,33 @@ def _standardize(
     rule: SingletonRule,
     floor: float,
     eps: float,
-) -> Tensor:
-    """Centre with one scope and scale with another; rows without signal in either give exactly 0."""
+) -> tuple[Tensor, Tensor]:
+    """Centre with one scope and scale with another; rows without signal in either give exactly 0.
+
+    Args:
+        location: Statistics of the scope that is centred.
+        scale: Statistics of the scope that is scaled; ``None`` divides by nothing.
+        batch: Statistics of each row's agent over the batch; needed by ``agent_batch`` only.
+        rule: See :func:`group_normalize`.
+        floor: Least standard deviation.
+        eps: Added to it.
+
+    Returns:
+        (M,) advantages, and (M,) bool that is True on rows without signal.
+
+    Example:
+        >>> scope = scope_statistics(torch.tensor([1.0, 0.0, 5.0]), torch.tensor([0, 0, 1]), ddof=0)
+        >>> advantage, dead = standardize(scope, scope, None, rule="zero", floor=0.0, eps=0.0)
+        >>> advantage.tolist(), dead.tolist()
+        ([1.0, -1.0, 0.0], [False, False, True])
+    """
     mean, _, dead = resolve_singletons(location, rule, batch)
     advantage = location.value - mean
     if scale is not None:
         _, std, flat = resolve_singletons(scale, rule, batch)
         advantage = advantage / (std.clamp_min(floor) + eps)
         dead = dead | flat
-    return advantage.masked_fill(dead, 0.0)
+    return advantage.masked_fill(dead, 0.0), dead
 
 
 def _check_settings(ddof: int, *, eps: float, min_std: float, clip: float | None) -> None:

@@ -6,20 +6,20 @@ Legend: N rows, K agents, (μ_k, σ_k) moments of agent k's rows, (m, s) those t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from drmas_pl.functional.advantages import SingletonRule, standardize
 from drmas_pl.functional.checks import check_ids, check_integers, check_rows
 from drmas_pl.functional.grouping import group_ids
 from drmas_pl.functional.scopes import nearly_equal, pick, scope_statistics, usable_rows
 from drmas_pl.functional.segments import (
     segment_count,
     segment_max,
-    segment_mean,
     segment_min,
     segment_sum,
-    segment_var,
 )
 
 
@@ -32,12 +32,15 @@ def amplification(
     entry: Tensor | None = None,
     valid: Tensor | None = None,
     num_agents: int | None = None,
+    min_std: float = 0.0,
+    clip: float | None = None,
+    singleton: SingletonRule = "zero",
 ) -> Tensor:
     """Compute the factor by which normalisation scales each agent's gradient second moment.
 
-    ``λ_k = (σ_k² + (μ_k − m)²)/s²`` with population moments, per combination of agent, mean group and std group, averaged
-    over the agent's rows. It is 1 when both groups contain the agent, and it equals the mean of the agent's squared
-    advantages (ddof 0, eps 0). Rows of groups without signal are left out, as their advantages are 0 by rule.
+    λ_k is the mean of the agent's squared advantages with population moments (ddof 0, eps 0). Without floor and clip it is
+    ``(σ_k² + (μ_k − m)²)/s²`` per combination of agent, mean group and std group, averaged over the agent's rows, which is 1 when
+    both groups hold the agent alone. Rows of groups without signal are left out, as their advantages are 0 by rule.
 
     Args:
         score: (N,) scores.
@@ -47,6 +50,9 @@ def amplification(
         entry: (N,) trajectory ids if the unit was the trajectory.
         valid: (N,) bool, False on padding and repeated rows.
         num_agents: K; by default the largest agent id plus one.
+        min_std: Floor of s.
+        clip: Bound on the absolute advantage, or ``None``.
+        singleton: Treatment of groups of one entry, see :func:`~drmas_pl.functional.advantages.group_normalize`.
 
     Returns:
         (K,) float64; NaN for agents without a row that carries signal.
@@ -69,20 +75,27 @@ def amplification(
     check_ids(agent=agent)
     size = num_agents if num_agents is not None else (int(agent.max()) + 1 if agent.numel() else 0)
     rows = usable_rows(score, valid)
-    usable, agent, entry = score[rows], agent[rows], pick(entry, rows)
-    location = scope_statistics(usable, mean_group[rows], entry=entry, ddof=0)
-    scale = location if std_group is None else scope_statistics(usable, std_group[rows], entry=entry, ddof=0)
-    variance = torch.ones_like(location.value) if std_group is None else scale.std.square()
-    signal = ~(location.constant | location.alone | scale.constant | scale.alone)
-    cell = group_ids(agent, mean_group[rows], (mean_group if std_group is None else std_group)[rows])
-    offset = segment_mean(location.value, cell)[cell] - location.mean
-    moment = segment_var(location.value, cell, ddof=0)[cell] + offset.square()
-    factor = torch.where(signal, moment / torch.where(signal, variance, 1.0), 0.0)
-    return segment_sum(factor, agent, num_groups=size) / segment_sum(signal, agent, num_groups=size)
+    agent = agent[rows]
+    by_group = partial(scope_statistics, score[rows], entry=pick(entry, rows), ddof=0)
+    batch = by_group(agent) if singleton == "agent_batch" else None
+    location = by_group(mean_group[rows])
+    scale = None if std_group is None else by_group(std_group[rows])
+    advantage, dead = standardize(location, scale, batch, rule=singleton, floor=min_std, eps=0.0)
+    if clip is not None:
+        advantage = advantage.clamp(-clip, clip)
+    return segment_sum(advantage.square(), agent, num_groups=size) / segment_sum(
+        ~dead, agent, num_groups=size
+    )
 
 
 def global_amplification(
-    score: Tensor, agent: Tensor, task: Tensor, *, num_agents: int | None = None
+    score: Tensor,
+    agent: Tensor,
+    task: Tensor,
+    *,
+    num_agents: int | None = None,
+    min_std: float = 0.0,
+    clip: float | None = None,
 ) -> Tensor:
     """Compute λ_k of the counterfactual in which all agents of a task share one mean and one standard deviation.
 
@@ -91,6 +104,8 @@ def global_amplification(
         agent: (N,) agent ids.
         task: (N,) task ids.
         num_agents: K; by default the largest agent id plus one.
+        min_std: Floor of the standard deviation.
+        clip: Bound on the absolute advantage, or ``None``.
 
     Returns:
         (K,) float64; NaN for agents without a row that carries signal.
@@ -102,7 +117,7 @@ def global_amplification(
         >>> global_amplification(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.tensor([0, 0]))
         tensor([1.], dtype=torch.float64)
     """
-    return amplification(score, agent, task, task, num_agents=num_agents)
+    return amplification(score, agent, task, task, num_agents=num_agents, min_std=min_std, clip=clip)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,17 @@ class Scopes:
         unit: What counts as one entry of the statistics.
         mean: Columns whose equal values share a mean.
         std: Columns whose equal values share a standard deviation; None where nothing is divided by one.
+        min_std: Floor of the standard deviation.
+        clip: Bound on the absolute advantage, or None.
+        singleton: Treatment of groups of one entry.
     """
 
     unit: Unit
     mean: tuple[Scope, ...]
     std: tuple[Scope, ...] | None
+    min_std: float = 0.0
+    clip: float | None = None
+    singleton: SingletonRule = "zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class GroupNormalizer(AdvantageEstimator):
     @property
     def scopes(self) -> Scopes:
         """Return which rows are compared."""
-        return Scopes(self.unit, self.mean_scope, self.std_scope)
+        return Scopes(self.unit, self.mean_scope, self.std_scope, self.min_std, self.clip, self.singleton)
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""

@@ -141,7 +141,14 @@ def signal_metrics(
     advantage = advantage.to(table.score.dtype)
     columns = {
         **({} if scopes is None else {"amplification": _amplification(table, scopes)}),
-        "amplification_global": global_amplification(table.score, table.agent, table.task, num_agents=count),
+        "amplification_global": global_amplification(
+            table.score,
+            table.agent,
+            table.task,
+            num_agents=count,
+            min_std=0.0 if scopes is None else scopes.min_std,
+            clip=None if scopes is None else scopes.clip,
+        ),
         "advantage_square": segment_mean(advantage.square(), table.agent, num_groups=count),
         "no_signal": segment_mean((advantage == 0).to(table.score.dtype), table.agent, num_groups=count),
         "reward_mean": segment_mean(table.score, table.agent, num_groups=count),
@@ -174,7 +181,15 @@ def _amplification(table: TurnTable, scopes: Scopes) -> Tensor:
     std_group = None if scopes.std is None else table.scope(scopes.std)
     entry = table.trajectory if scopes.unit == "trajectory" else None
     return amplification(
-        table.score, table.agent, mean_group, std_group, entry=entry, num_agents=len(table.names)
+        table.score,
+        table.agent,
+        mean_group,
+        std_group,
+        entry=entry,
+        num_agents=len(table.names),
+        min_std=scopes.min_std,
+        clip=scopes.clip,
+        singleton=scopes.singleton,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,44 @@ def test_amplification_is_the_mean_square_of_population_advantages(preset: str) 
         )
         if preset == "dr_mas":
             assert metrics[f"train/{name}/amplification"] == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "setting", [{"min_std": 0.35}, {"clip": 0.8}, {"min_std": 0.2, "clip": 1.1}], ids=str
+)
+def test_amplification_knows_of_floor_and_clip(preset: str, setting: dict[str, Any]) -> None:
+    table, estimator = random_table(), GroupNormalizer(ddof=0, eps=0.0, **PRESETS[preset], **setting)
+    metrics, plain = (
+        signal_metrics(table, made(table), made.scopes)
+        for made in (estimator, replace(estimator, min_std=0.0, clip=None))
+    )
+    grpo = replace(estimator, unit="turn", mean_scope=("task",), std_scope=("task",))
+    for name in NAMES:
+        logged = metrics[f"train/{name}/amplification"]
+        assert logged == pytest.approx(metrics[f"train/{name}/advantage_square"], rel=1e-5)
+        if preset != "dr_grpo":  # it divides by nothing, and its advantages stay below the bounds
+            assert logged < plain[f"train/{name}/amplification"]
+        elsewhere = signal_metrics(table, grpo(table), grpo.scopes)
+        assert metrics[f"train/{name}/amplification_global"] == pytest.approx(
+            elsewhere[f"train/{name}/advantage_square"], rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("rule", ["zero", "raw", "agent_batch"])
+def test_amplification_counts_groups_of_one_as_the_rule_says(rule: Any) -> None:
+    rewards = ((1.0, 0.0), (0.5, 0.25), (0.75,), (0.25,))
+    trajectories = [
+        Trajectory(task, sample, (make_turn("writer"),), reward, "terminated")
+        for task, given in zip(make_tasks(4), rewards)
+        for sample, reward in enumerate(given)
+    ]
+    table = build_table(trajectories, {"writer": Speaker("writer")})
+    estimator = GroupNormalizer(ddof=0, eps=0.0, singleton=rule)
+    metrics = signal_metrics(table, estimator(table), estimator.scopes)
+    squares = estimator(table).double().square()
+    expected = squares[:4].mean() if rule == "zero" else squares.mean()
+    assert metrics["train/writer/amplification"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_global_baseline_does_not_depend_on_the_estimator() -> None:
