@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from drmas_pl.env import StepResult, TextEnv
     from drmas_pl.objective import PolicyObjective
     from drmas_pl.rollout.estimators import GroupNormalizer
+    from drmas_pl.rollout.play import play
     from drmas_pl.team import Move, Team
     from drmas_pl.trainer.trainer import MultiAgentTrainer
     from drmas_pl.types import SamplingParams, Task, Trajectory, Turn
@@ -40,6 +41,7 @@ _HOMES = {
     "build_groups": "workers.build",
     "check_env": "checks",
     "check_team": "checks",
+    "play": "rollout.play",
 }
 __all__ = [
     "Agent",
@@ -60,6 +62,7 @@ __all__ = [
     "build_groups",
     "check_env",
     "check_team",
+    "play",
 ]
 
 

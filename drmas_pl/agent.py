@@ -6,7 +6,6 @@ The same class is used by the multi-agent trainer, where several agents may shar
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -17,10 +16,12 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from drmas_pl.batch import TokenBatch
-from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl import agent_io
+from drmas_pl.batch import Row, TokenBatch
+from drmas_pl.errors import ConfigError
 from drmas_pl.functional.correction import mismatch_sums
-from drmas_pl.objective import PolicyObjective
+from drmas_pl.functional.metrics import mean_metrics
+from drmas_pl.objective import Objective, describe_objective, make_objective
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.parsing import FinishReason, Grammar, Parsed
 from drmas_pl.policy import response_logprobs
@@ -43,7 +44,8 @@ class Agent(L.LightningModule):
         overflow: What to leave out of a prompt that exceeds it.
         invalid_penalty: Coefficient c subtracted from the score of a turn that is not valid.
         on_truncated: Whether a turn cut by the token limit is penalised like an invalid one, kept as it is, or left out of training.
-        objective: Loss settings.
+        objective: The loss: an :class:`~drmas_pl.objective.Objective`, which is kept as it is, or settings of
+            :class:`~drmas_pl.objective.PolicyObjective`.
         optimizer: Optimizer settings for a stock Trainer; worker groups bring their own.
     """
 
@@ -60,7 +62,7 @@ class Agent(L.LightningModule):
         overflow: Overflow = "newest",
         invalid_penalty: float = 0.0,
         on_truncated: OnTruncated = "penalise",
-        objective: PolicyObjective | Mapping[str, Any] | None = None,
+        objective: Objective | Mapping[str, Any] | None = None,
         optimizer: OptimizerSettings | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -70,13 +72,17 @@ class Agent(L.LightningModule):
             raise ValueError(f"max_prompt_tokens must be at least 1, got {max_prompt_tokens}")
         self.name = name
         self.template = self._template(template)
-        self.sampling = SamplingParams(**_plain(sampling))
+        self.sampling = (
+            sampling if isinstance(sampling, SamplingParams) else SamplingParams(**(sampling or {}))
+        )
         self.max_prompt_tokens = max_prompt_tokens
         self.overflow: Overflow = overflow
         self.invalid_penalty = invalid_penalty
         self.on_truncated = on_truncated
-        self.objective = PolicyObjective(**_plain(objective))
-        self.optimizer_settings = OptimizerSettings(**_plain(optimizer))
+        self.objective = make_objective(objective)
+        self.optimizer_settings = (
+            optimizer if isinstance(optimizer, OptimizerSettings) else OptimizerSettings(**(optimizer or {}))
+        )
         self.policy: nn.Module | None = None
         self.tokenizer: Any = None
 
@@ -126,8 +132,36 @@ class Agent(L.LightningModule):
 
         The loss is a sum over tokens divided by ``batch.denominator``, so micro-batch losses add up to the minibatch loss.
         """
+        return self._loss(batch)
+
+    def validation_step(self, batch: TokenBatch, batch_idx: int = 0) -> dict[str, Tensor]:
+        """Return the same as :meth:`training_step`; no step is taken."""
+        return self._loss(batch)
+
+    def on_train_batch_end(self, outputs: Any, batch: TokenBatch, batch_idx: int) -> None:
+        """Log ``train_loss`` and the means of the metrics in a stock Trainer; the multi-agent trainer logs for itself."""
+        self._log_means("train", outputs, batch)
+
+    def on_validation_batch_end(
+        self, outputs: Any, batch: TokenBatch, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log ``val_loss`` and the means of the metrics in a stock Trainer."""
+        self._log_means("val", outputs, batch)
+
+    def _log_means(self, stage: str, outputs: Mapping[str, Tensor], batch: TokenBatch) -> None:
+        sums = {name: value for name, value in outputs.items() if name != "loss"}
+        self.log(f"{stage}_loss", outputs["loss"], batch_size=len(batch), prog_bar=True)
+        self.log_dict(
+            {f"{stage}_{name}": value for name, value in mean_metrics(sums).items()}, batch_size=len(batch)
+        )
+
+    def _loss(self, batch: TokenBatch) -> dict[str, Tensor]:
         entropy: Literal["value", "gradient"] = "gradient" if self.objective.needs_entropy else "value"
         out = response_logprobs(self._bound(), batch, temperature=self.temperature, entropy=entropy)
+        denominator = batch.denominator
+        if denominator is None:
+            lengths = batch.response_mask.sum(-1)
+            denominator = self.objective.denominator_from_lengths(lengths, weight=batch.weight)
         result = self.objective(
             out.logp,
             batch.old_logp,
@@ -137,10 +171,28 @@ class Agent(L.LightningModule):
             entropy=out.entropy,
             ref_logp=batch.ref_logp,
             engine_logp=batch.engine_logp,
-            denominator=batch.denominator,
+            denominator=denominator,
         )
         drift = mismatch_sums(out.logp.detach(), batch.engine_logp, batch.response_mask, weight=batch.weight)
         return {"loss": result.loss, **result.metrics, "drift": drift.absolute, "drift_max": drift.largest}
+
+    def on_fit_start(self) -> None:
+        """Put the policy into training mode, which a stock Trainer leaves to the module; loaded models are in evaluation mode."""
+        self.train()
+
+    def demonstration(self, view: View, text: str) -> Row:
+        """Return what the agent should have said in some situation as a training row for supervised fine-tuning.
+
+        Args:
+            view: What the agent sees.
+            text: What it should say; the end token is added.
+
+        Returns:
+            A row with advantage 1, for ``objective={"surrogate": "policy_gradient"}``.
+        """
+        self._bound()
+        ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id)
+        return Row(self.name, self.render(view).ids, ids, (0.0,) * len(ids), 1.0)
 
     def predict_step(self, batch: list[View], batch_idx: int = 0) -> list[str]:
         """Answer each view greedily and return the texts."""
@@ -169,50 +221,47 @@ class Agent(L.LightningModule):
             "overflow": self.overflow,
             "invalid_penalty": self.invalid_penalty,
             "on_truncated": self.on_truncated,
-            "objective": asdict(self.objective),
+            "objective": describe_objective(self.objective),
             "optimizer": asdict(self.optimizer_settings),
         }
 
     def save(self, folder: Path, *, model: str) -> None:
         """Write ``agent.json`` to ``folder``; ``model`` is the policy's folder relative to it."""
         folder.mkdir(parents=True, exist_ok=True)
-        record = {
-            "class": f"{type(self).__module__}:{type(self).__qualname__}",
-            "model": model,
-            "settings": self.settings(),
-        }
+        record = {**agent_io.describe(self), "model": model}
         (folder / "agent.json").write_text(json.dumps(record, indent=1))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write policy, tokenizer and ``agent.json`` to one folder.
+
+        The folder is a Transformers folder, so ``model=FOLDER`` of a run and :meth:`load_from_checkpoint` take it.
+        """
+        path = Path(folder)
+        policy: Any = self._bound()
+        policy.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+        self.save(path, model=".")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what a stock Trainer's ``.ckpt`` needs to be loaded by :meth:`load_from_checkpoint`: settings, model and tokenizer."""
+        checkpoint[agent_io.KEY] = agent_io.pack(self)
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | Path, *args: Any, **overrides: Any) -> Agent:  # type: ignore[override]
-        """Load an agent with its policy from its folder in a run's checkpoint.
+        """Load an agent with its policy, from its folder in a run's checkpoint or from a stock Trainer's ``.ckpt``.
 
         Args:
-            checkpoint_path: Folder ``…/agents/<name>`` holding ``agent.json``.
+            checkpoint_path: Folder ``…/agents/<name>`` holding ``agent.json``, or a file that ``ModelCheckpoint`` or
+                ``Trainer.save_checkpoint`` wrote.
             *args: Accepted for the signature's sake; must be empty.
             **overrides: Settings that replace the saved ones.
 
         Raises:
-            CheckpointError: The folder holds no agent, or the saved class is not importable or not a subclass of this one.
+            CheckpointError: There is no agent in it, or the saved class is not importable or not a subclass of this one.
         """
-        from drmas_pl.models import load_model
-
-        path = Path(checkpoint_path)
-        try:
-            record = json.loads((path / "agent.json").read_text())
-            module, _, name = record["class"].partition(":")
-            kind = getattr(importlib.import_module(module), name)
-        except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
-            raise CheckpointError(
-                f"{path} is not an agent's folder ({error}); expected …/agents/<name> with an agent.json"
-            ) from error
-        if args or not issubclass(kind, cls):
-            raise CheckpointError(
-                f"{path} holds a {kind.__name__}, not a {cls.__name__}; call {kind.__name__}.load_from_checkpoint"
-            )
-        agent: Agent = kind(**{**record["settings"], **overrides})
-        model, tokenizer = load_model(str((path / record["model"]).resolve()))
-        return agent.bind(model, tokenizer)
+        if args:
+            raise TypeError(f"load_from_checkpoint takes settings by name, got {args!r}; write name=value")
+        return agent_io.load(cls, Path(checkpoint_path), overrides)
 
     def _bound(self) -> nn.Module:
         if self.policy is None:
@@ -231,10 +280,3 @@ class Agent(L.LightningModule):
                 f"{type(self).__name__} has no template {template!r}; it has {sorted(self.templates)}"
             )
         return self.templates[template]
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """Return a settings object or mapping as keyword arguments."""
-    if settings is None:
-        return {}
-    return dict(settings) if isinstance(settings, Mapping) else asdict(settings)

@@ -66,7 +66,8 @@ class TokenBatch:
         engine_logp: (N, R) log-probs as the engine reported them, 0 where masked.
         advantage: (N,) advantages, or (N, R) where a critic judges tokens.
         weight: (N,) original rows per row.
-        denominator: Scalar tensor, normaliser of the whole minibatch (all micro-batches and ranks).
+        denominator: Scalar tensor, normaliser of the whole minibatch (all micro-batches and ranks); None where the batch is the minibatch,
+            which is then divided as the objective says.
         ref_logp: (N, R) log-probs of the reference policy, or None.
     """
 
@@ -77,7 +78,7 @@ class TokenBatch:
     engine_logp: Tensor
     advantage: Tensor
     weight: Tensor
-    denominator: Tensor
+    denominator: Tensor | None
     ref_logp: Tensor | None = None
 
     def __len__(self) -> int:
@@ -91,13 +92,13 @@ class TokenBatch:
         )
 
 
-def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBatch:
+def collate(rows: Sequence[Row], *, pad_id: int, denominator: float | None) -> TokenBatch:
     """Pad rows to tensors.
 
     Args:
         rows: At least one row, each with at least one sampled token.
         pad_id: Id written where there is no token; never trained, never attended.
-        denominator: Normaliser of the minibatch the rows belong to.
+        denominator: Normaliser of the minibatch the rows belong to; None where they are the minibatch.
 
     Raises:
         BatchError: There are no rows, a row has no sampled token, or ids and log-probs differ in number.
@@ -133,7 +134,7 @@ def collate(rows: Sequence[Row], *, pad_id: int, denominator: float) -> TokenBat
         if by_token
         else torch.tensor([row.advantage for row in rows], dtype=torch.float32),
         weight=torch.tensor([row.weight for row in rows], dtype=torch.float32),
-        denominator=torch.tensor(float(denominator)),
+        denominator=None if denominator is None else torch.tensor(float(denominator)),
         ref_logp=_pad(references, response) if references else None,
     )
 

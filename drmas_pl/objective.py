@@ -9,9 +9,10 @@ Legend: N rows, T response tokens, w original rows per (merged) row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from importlib import import_module
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -46,6 +47,65 @@ class ObjectiveOutput:
 
     loss: Tensor
     metrics: dict[str, Tensor]
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """What an agent needs of a loss; :class:`PolicyObjective` is the library's own.
+
+    A loss of one's own is a subclass of :class:`PolicyObjective` that overrides ``__call__``, or any object with these members. An agent
+    keeps the object it is given.
+    """
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probs of the reference policy are needed, in the loss or before it."""
+        ...
+
+    @property
+    def penalises_reward(self) -> bool:
+        """Whether :meth:`reward_penalty` is taken from scores before advantages."""
+        ...
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the loss needs token entropies with gradient."""
+        ...
+
+    @property
+    def needs_zero_advantage_rows(self) -> bool:
+        """Whether rows with advantage 0 still have a gradient."""
+        ...
+
+    @property
+    def correction(self) -> CorrectionMode | None:
+        """Importance correction from the engine's to the trainer's log-probs, or None."""
+        ...
+
+    def denominator_from_lengths(self, lengths: Tensor, *, weight: Tensor | None = None) -> Tensor:
+        """Count the divisor of a whole minibatch's loss, see :meth:`PolicyObjective.denominator_from_lengths`."""
+        ...
+
+    def reward_penalty(self, logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+        """Compute what the KL penalty takes from each row's score, see :meth:`PolicyObjective.reward_penalty`."""
+        ...
+
+    def __call__(
+        self,
+        logp: Tensor,
+        old_logp: Tensor,
+        advantage: Tensor,
+        mask: Tensor,
+        *,
+        denominator: Tensor | float,
+        weight: Tensor | None = None,
+        turn: Tensor | None = None,
+        entropy: Tensor | None = None,
+        ref_logp: Tensor | None = None,
+        engine_logp: Tensor | None = None,
+    ) -> ObjectiveOutput:
+        """Compute a micro-batch's share of the minibatch loss, see :meth:`PolicyObjective.__call__`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,3 +375,54 @@ _SURROGATES: dict[str, Callable[[PolicyObjective, Tensor, Tensor, Tensor], _Loss
     "cispo": _cispo,
     "policy_gradient": _policy_gradient,
 }
+
+
+def make_objective(objective: Objective | Mapping[str, Any] | None) -> Objective:
+    """Return an objective as it is, or build one from settings.
+
+    Args:
+        objective: An objective; or settings of :class:`PolicyObjective`, or of the class that their ``_target_`` names; or None for the
+            defaults.
+
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> make_objective({"clip_high": 0.28}).clip_high
+        0.28
+    """
+    if objective is None:
+        return PolicyObjective()
+    if isinstance(objective, Mapping):
+        settings = dict(objective)
+        target = settings.pop("_target_", None)
+        return PolicyObjective(**settings) if target is None else _import(target)(**settings)
+    if isinstance(objective, type) or not isinstance(objective, Objective):
+        raise TypeError(
+            f"objective must be settings of PolicyObjective or an object with the members of Objective, got {objective!r}; "
+            "subclass PolicyObjective and override __call__"
+        )
+    return objective
+
+
+def describe_objective(objective: Objective) -> dict[str, Any]:
+    """Return an objective as plain data from which :func:`make_objective` builds it again.
+
+    A class of one's own is named by ``_target_``; unless it is a dataclass, it must need no arguments.
+
+    Example:
+        >>> describe_objective(PolicyObjective(clip_high=0.28))["clip_high"]
+        0.28
+    """
+    settings: dict[str, Any] = asdict(objective) if is_dataclass(objective) else {}
+    kind = type(objective)
+    return (
+        settings
+        if kind is PolicyObjective
+        else {"_target_": f"{kind.__module__}.{kind.__qualname__}", **settings}
+    )
+
+
+def _import(target: str) -> Any:
+    module, _, name = target.rpartition(".")
+    return getattr(import_module(module), name)

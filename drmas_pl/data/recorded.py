@@ -226,20 +226,16 @@ class RecordedTurns(Dataset[Row]):
 
 
 def collate_rows(pad_id: int) -> Callable[[Sequence[Row]], TokenBatch]:
-    """Return a ``collate_fn`` whose batches are normalised by their own number of trained tokens.
+    """Return a ``collate_fn`` whose batches are minibatches of their own, divided as the agent's objective says.
 
     Args:
         pad_id: Id written where there is no token.
 
     >>> batch = collate_rows(0)([Row("solver", (5,), (6, 7), (-0.1, -0.2), 1.0), Row("solver", (5,), (8,), (-0.3,), -1.0)])
-    >>> batch.input_ids.tolist(), float(batch.denominator)
-    ([[5, 6, 7], [5, 8, 0]], 3.0)
+    >>> batch.input_ids.tolist(), batch.denominator
+    ([[5, 6, 7], [5, 8, 0]], None)
     """
-    return partial(_collate, pad_id=pad_id)
-
-
-def _collate(rows: Sequence[Row], *, pad_id: int) -> TokenBatch:
-    return collate(rows, pad_id=pad_id, denominator=sum(len(row.response_ids) for row in rows))
+    return partial(collate, pad_id=pad_id, denominator=None)
 
 
 def _encode_turn(turn: Turn) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
+from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
@@ -144,6 +145,25 @@ class Collector:
         return "" if self.failures.path is None else f"; tracebacks are in {self.failures.path}"
 
 
+def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
+    """Return what an agent said as a turn that does not know its place in the trajectory yet."""
+    text = agent.decode(completion.token_ids)
+    return Turn(
+        agent=agent.name,
+        index=0,
+        agent_index=0,
+        prompt_ids=prompt.ids,
+        response_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        finish_reason=completion.finish_reason,
+        text=text,
+        parsed=agent.parse(text, completion.finish_reason),
+        weights_version=completion.weights_version,
+        prompt_truncated=prompt.truncated,
+        prompt_hash=hash(prompt.ids),
+    )
+
+
 class _Session:
     """One call of :meth:`Collector.collect`."""
 
@@ -260,21 +280,7 @@ class _Session:
             raise EngineError(
                 f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
             )
-        text = agent.decode(completion.token_ids)
-        return Turn(
-            agent=name,
-            index=0,
-            agent_index=0,
-            prompt_ids=prompt.ids,
-            response_ids=completion.token_ids,
-            logprobs=completion.logprobs,
-            finish_reason=completion.finish_reason,
-            text=text,
-            parsed=agent.parse(text, completion.finish_reason),
-            weights_version=completion.weights_version,
-            prompt_truncated=prompt.truncated,
-            prompt_hash=hash(prompt.ids),
-        )
+        return spoken_turn(agent, prompt, completion)
 
     def sampling(self, agent: Agent) -> SamplingParams:
         """Return the agent's sampling with the phase's overrides."""

@@ -281,6 +281,7 @@ class CriticGroup:
         for place, part in enumerate(own):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(own)):
                 batch = part.tokens.to(self.fabric.device)
+                assert batch.denominator is not None, "a minibatch is divided as a whole"
                 found = clipped_value_loss(
                     response_values(self.module, batch),
                     part.values.to(self.fabric.device),

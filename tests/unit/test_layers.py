@@ -38,7 +38,7 @@ LAYERS = (
         "sharded",
     ),
     ("models",),
-    ("agent", "checks"),
+    ("agent_io", "agent", "checks"),
     ("workers", "rollout", "data"),
     ("cluster",),
     ("trainer",),

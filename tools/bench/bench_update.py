@@ -87,6 +87,7 @@ def run_path(job: dict[str, Any], path: str, *, autocast: bool) -> dict[str, Any
                     logp, _ = plain_logprobs(model, batch)
                 else:
                     logp = response_logprobs(model, batch, entropy="value").logp
+            assert batch.denominator is not None
             ((logp * batch.advantage[:, None]).sum() / batch.denominator).backward()
         return time.process_time() - start
 

@@ -128,6 +128,7 @@ def time_update(
                     if path == "plain"
                     else response_logprobs(model, batch, entropy="value").logp
                 )
+            assert batch.denominator is not None
             ((logp * batch.advantage[:, None]).sum() / batch.denominator).backward()
 
     seconds, peak = clock(once, device=device, repeats=repeats)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from torch import nn
 from drmas_pl.agent import Agent
 from drmas_pl.batch import Row, collate
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.objective import PolicyObjective
+from drmas_pl.objective import ObjectiveOutput, PolicyObjective, make_objective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import PromptOverflow
@@ -43,6 +45,52 @@ def test_settings_objects_and_mappings_mean_the_same() -> None:
     )
     assert objects.settings() == mappings.settings()
     assert objects.sampling == mappings.sampling
+
+
+class Halved(PolicyObjective):
+    """Half the built-in loss."""
+
+    def __call__(self, *args: Any, **more: Any) -> ObjectiveOutput:
+        out = PolicyObjective.__call__(self, *args, **more)
+        return ObjectiveOutput(out.loss / 2, out.metrics)
+
+
+def test_an_objective_that_is_handed_in_is_kept_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Halved(clip_low=0.1)
+    agent = speaker(objective=own)
+    assert agent.objective is own
+    batch = collate(ROWS, pad_id=0, denominator=3.0)
+    plain = speaker(objective={"clip_low": 0.1}).training_step(batch)["loss"]
+    torch.testing.assert_close(agent.training_step(batch)["loss"], plain / 2)
+    described = json.loads(json.dumps(agent.settings()["objective"]))
+    assert type(
+        make_objective({**described, "_target_": f"{__name__}.Halved"})
+    )  # importlib mode has no package
+    assert described["_target_"] == f"{__name__}.Halved" and described["clip_low"] == 0.1
+    monkeypatch.setitem(sys.modules, "my_losses", SimpleNamespace(Halved=Halved))
+    assert make_objective({**described, "_target_": "my_losses.Halved"}) == own
+
+
+@pytest.mark.parametrize("wrong", ["grpo", PolicyObjective, lambda logp: logp.sum(), 3])
+def test_what_is_no_objective_is_refused(wrong: Any) -> None:
+    with pytest.raises(
+        TypeError, match="objective must be settings of PolicyObjective or an object with the members of"
+    ):
+        speaker(objective=wrong)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"aggregation": "seq-mean-token-sum"}, {"aggregation": "fixed-length", "fixed_length": 8}],
+)
+def test_a_batch_without_denominator_is_divided_as_the_objective_says(settings: dict[str, Any]) -> None:
+    agent = speaker(objective=settings)
+    rows = [*ROWS, Row("writer", (5,), (9,), (-4.0,), 1.0, weight=2.0)]
+    whole = agent.objective.denominator_from_lengths(
+        torch.tensor([2, 1, 1]), weight=torch.tensor([1.0, 1.0, 2.0])
+    )
+    wanted = agent.training_step(collate(rows, pad_id=0, denominator=float(whole)))["loss"]
+    torch.testing.assert_close(agent.training_step(collate(rows, pad_id=0, denominator=None))["loss"], wanted)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +243,11 @@ def test_a_folder_without_agent_is_refused(tmp_path: Path) -> None:
         Agent.load_from_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["no.such.module:Agent", "drmas_pl.agent:Missing", ""])
-def test_an_unknown_class_is_refused(folder: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["no.such.module:Agent", "drmas_pl.agent:Missing", "", None])
+def test_an_unknown_class_is_refused(folder: Path, kind: Any) -> None:
     record = json.loads((folder / "agent.json").read_text())
     (folder / "agent.json").write_text(json.dumps({**record, "class": kind}))
-    with pytest.raises(CheckpointError, match="is not an agent's folder"):
+    with pytest.raises(CheckpointError, match=r"cannot be built \(.*\); make its class importable"):
         Agent.load_from_checkpoint(folder)
 
 

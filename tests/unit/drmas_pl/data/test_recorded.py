@@ -260,15 +260,15 @@ def test_wrong_arguments_are_refused() -> None:
         RecordedTurns([make_trajectory()], "solver", advantages=[1.0, 2.0])
 
 
-def test_a_batch_is_normalised_by_its_own_sampled_tokens() -> None:
+def test_a_batch_is_a_minibatch_of_its_own() -> None:
     turns = [make_turn(), make_turn(index=1, prompt_ids=(5,), response_ids=(9,), logprobs=(-0.5,))]
     dataset = RecordedTurns([make_trajectory(*turns)], "solver", advantages=[1.0, -1.0])
     collate = pickle.loads(pickle.dumps(collate_rows(0)))
     batch = collate([dataset[0], dataset[1]])
-    assert batch.denominator == batch.response_mask.sum() == 4
+    assert batch.denominator is None and batch.response_mask.sum() == 4
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 2], [0, 5, 9, 0, 0]]
     assert batch.advantage.tolist() == [1.0, -1.0]
-    assert collate([dataset[1]]).denominator == 1
+    assert collate([dataset[1]]).to("cpu").denominator is None
 
 
 class Imitator(lightning.LightningModule):
@@ -282,7 +282,7 @@ class Imitator(lightning.LightningModule):
         responses = batch.input_ids[:, -batch.response_mask.shape[1] :]
         logits = self.head(self.embedding(batch.input_ids[:, -batch.response_mask.shape[1] - 1 : -1]))
         logp = logits.log_softmax(-1).gather(-1, responses[..., None])[..., 0]
-        return -(logp * batch.advantage[:, None] * batch.response_mask).sum() / batch.denominator
+        return -(logp * batch.advantage[:, None] * batch.response_mask).sum() / batch.response_mask.sum()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.05)

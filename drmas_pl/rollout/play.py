@@ -1,0 +1,102 @@
+"""Play one question with a team, for people who want to read what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from drmas_pl.agent import Agent
+from drmas_pl.engines.base import Engine
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.errors import ConfigError
+from drmas_pl.rollout.causes import describe_cause
+from drmas_pl.rollout.collector import spoken_turn
+from drmas_pl.seeding import derive_seed
+from drmas_pl.team import Team
+from drmas_pl.types import GenerationRequest, Outcome, Task, Trajectory, Turn
+
+
+def play(
+    team: Team,
+    agents: Mapping[str, Agent] | Sequence[Agent],
+    question: str | Task,
+    *,
+    greedy: bool = True,
+    seed: int = 0,
+    max_calls: int = 64,
+) -> Trajectory:
+    """Let a team answer one question and return the conversation.
+
+    Args:
+        team: The team; a clone of it plays.
+        agents: Its agents, by name or in any order, each with a policy.
+        question: A question, or a task with a reference to be graded against.
+        greedy: Take the most likely token each time, instead of sampling as the agents' settings say.
+        seed: Decides the samples.
+        max_calls: Bound on calls, against teams that never end.
+
+    Returns:
+        The trajectory; ``trajectory.turns`` holds who said what. Where the environment cannot grade a question without a reference, the
+        outcome is ``failed`` with the cause, and the turns are there all the same.
+
+    Raises:
+        ConfigError: An agent is missing or has no policy.
+    """
+    named = agents if isinstance(agents, Mapping) else {agent.name: agent for agent in agents}
+    engines = _engines(team, named)
+    task = question if isinstance(question, Task) else Task("question", question)
+    playing = team.clone()
+    observation, _ = playing.reset(seed=seed % (1 << 32), options={"task": task})
+    turns: list[Turn] = []
+    reward = 0.0
+    terminated = False
+    info: dict[str, Any] = {}
+    while (name := playing.agent_selection) is not None and len(turns) < max_calls:
+        turn = _speak(
+            playing, named[name], engines[name], seed=derive_seed(seed, name, len(turns)), greedy=greedy
+        )
+        calls = sum(earlier.agent == name for earlier in turns)
+        turns.append(
+            replace(turn, index=len(turns), agent_index=calls, step=playing.turn, observation=observation)
+        )
+        try:
+            told, gained, terminated, _, info = playing.step(turn.parsed)
+        except (
+            Exception
+        ) as error:  # an environment may raise anything where it has no reference to grade against
+            if task.reference:
+                raise
+            return Trajectory(
+                task, 0, tuple(turns), reward, "failed", cause=describe_cause(error, agent=name)
+            )
+        observation = told if playing.turn > turns[-1].step else observation
+        local_reward = float(info.get("local_reward", 0.0))
+        turns[-1] = replace(turns[-1], reward=gained, local_reward=local_reward)
+        reward += gained
+    outcome: Outcome = "terminated" if terminated else "truncated"
+    success = terminated and bool(info.get("success", False))
+    return Trajectory(task, 0, tuple(turns), reward, outcome, success, info.get("metrics", {}))
+
+
+def _engines(team: Team, agents: Mapping[str, Agent]) -> dict[str, Engine]:
+    """Give every agent an engine; agents that share a policy share one."""
+    absent = [name for name in team.possible_agents if name not in agents or agents[name].policy is None]
+    if absent:
+        raise ConfigError(
+            f"play needs agents {absent} with a policy; load them, or call bind(policy, tokenizer)"
+        )
+    by_policy: dict[int, Engine] = {}
+    found = {}
+    for name in team.possible_agents:
+        policy: Any = agents[name].policy
+        found[name] = by_policy.setdefault(id(policy), TransformersEngine(policy, agents[name].tokenizer))
+    return found
+
+
+def _speak(team: Team, agent: Agent, engine: Engine, *, seed: int, greedy: bool) -> Turn:
+    """Have one agent speak."""
+    prompt = agent.render(team.observe(agent.name))
+    sampling = replace(agent.sampling, temperature=0.0) if greedy else agent.sampling
+    (completion,) = engine.generate([GenerationRequest(prompt.ids, sampling, seed)])
+    return spoken_turn(agent, prompt, completion)
