@@ -221,17 +221,23 @@ class WorkerGroup:
             )
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
-        """Return what the KL penalty takes from each turn's score; 0 unless the agent's objective puts the KL into the reward."""
+        """Return what the KL penalty takes from each turn's score; 0 unless the agent's objective puts the KL into the reward.
+
+        With ``old_logp=recompute`` the policy is scored as the reference is, so that equal weights give exactly 0; the engine's log-probs
+        differ from the reference's by rounding as well, which a group normaliser would blow up where nothing else differs.
+        """
         objective = agent.objective
         if self.reference is None or not objective.penalises_reward:
             return [0.0] * len(turns)
         rows = [Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0) for turn in turns]
         reference = self.score(self.reference, rows, agent)
+        recompute = self.settings.update.old_logp == "recompute"
+        policy = self.score(self.module, rows, agent) if recompute else [turn.logprobs for turn in turns]
         penalties = []
-        for turn, logp in zip(turns, reference, strict=True):
+        for logp, ref_logp in zip(policy, reference, strict=True):
             mask = torch.ones(1, len(logp), dtype=torch.bool)
             penalties.append(
-                float(objective.reward_penalty(torch.tensor([turn.logprobs]), torch.tensor([logp]), mask))
+                float(objective.reward_penalty(torch.tensor([logp]), torch.tensor([ref_logp]), mask))
             )
         return penalties
 
@@ -323,8 +329,9 @@ class WorkerGroup:
             self.engine.sleep()
 
     def _reference(self) -> nn.Module | None:
-        """Copy the starting weights when any agent's loss needs a reference policy."""
-        if not any(agent.objective.needs_reference for agent in self.agents.values()):
+        """Copy the starting weights when any agent's loss needs a reference policy; frozen weights never leave theirs."""
+        needed = any(agent.objective.needs_reference for agent in self.agents.values())
+        if not (needed and self.settings.trainable):
             return None
         if isinstance(self.policy, AdapterPolicy):
             return self.policy.without_adapter().eval()

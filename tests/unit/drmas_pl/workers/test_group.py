@@ -248,6 +248,59 @@ def test_a_kl_penalty_in_the_reward_grows_with_the_distance_from_the_reference(s
     assert group.reward_penalties(editor, [far]) == [0.0] and group.reward_penalties(writer, []) == []
 
 
+KL_IN_REWARD = {"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+
+
+@pytest.mark.parametrize("sharing", ["shared", "lora"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_a_policy_that_is_its_reference_pays_exactly_nothing_when_both_are_scored(
+    precision: Any, sharing: Any
+) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+
+    def build(old_logp: Any) -> WorkerGroup:
+        groups = make_groups(
+            fabric,
+            sharing=sharing,
+            agent={"objective": KL_IN_REWARD},
+            update=UpdateSettings(old_logp=old_logp, max_grad_norm=100.0),
+            optimizer=OptimizerSettings(lr=0.05),
+        )
+        return groups["writer" if sharing == "lora" else "shared"]
+
+    group = build("recompute")
+    sampling = SamplingParams(max_new_tokens=8)
+    requests = [
+        GenerationRequest((seed % 5 + 3,) * (1 + seed % 4), sampling, seed=seed) for seed in range(20)
+    ]
+    with group.rollout() as engine:
+        done = engine.generate(requests)
+    turns = [
+        make_turn("writer", answer.token_ids, prompt_ids=asked.prompt_ids, logprobs=answer.logprobs)
+        for asked, answer in zip(requests, done, strict=True)
+    ]
+    writer = group.agents["writer"]
+    assert group.reward_penalties(writer, turns) == [0.0] * len(turns)
+    if precision != "32-true":
+        assert any(build("engine").reward_penalties(writer, turns))
+
+    rows = [Row("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 1.0) for turn in turns]
+    train(group, {"writer": rows})
+    moved = group.reward_penalties(writer, turns)
+    policy, reference = (
+        group.score(model, rows, writer) for model in (group.module, group.reference) if model is not None
+    )
+    by_hand = [0.5 * (sum(mine) - sum(theirs)) for mine, theirs in zip(policy, reference, strict=True)]
+    assert moved == pytest.approx(by_hand, abs=1e-4) and all(abs(penalty) > 1e-3 for penalty in moved)
+
+
+def test_frozen_weights_keep_no_reference_and_pay_nothing(fabric: Fabric) -> None:
+    frozen = {name: {"trainable": False} for name in ("writer", "editor")}
+    group = make_groups(fabric, agent={"objective": KL_IN_REWARD}, binding=frozen)["writer"]
+    turn = make_turn("writer", (7, 8), logprobs=(-0.5, -0.5))
+    assert group.reference is None and group.reward_penalties(group.agents["writer"], [turn]) == [0.0]
+
+
 @pytest.fixture
 def saved(shared: Build, rows: Rows, tmp_path: Path) -> tuple[WorkerGroup, Path]:
     """A group after one update, and its folder."""
