@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from drmas_pl.data.files import SourceRow
 from drmas_pl.data.readers import read_tasks, tasks_from_rows
 from drmas_pl.data.schedule import Balance, TaskSchedule
-from drmas_pl.data.splits import check_disjoint, fingerprint, stratified_subset
+from drmas_pl.data.splits import check_disjoint, check_unique_ids, fingerprint, stratified_subset
 from drmas_pl.errors import DataError
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Task
@@ -98,11 +98,13 @@ class TaskDataModule(lightning.LightningDataModule):
         """Read every split once, whatever the stage, since overlap can only be seen in all of them.
 
         Raises:
-            DataError: A file is unusable, a given split is empty, or two splits share a question.
+            DataError: A file is unusable, a given split is empty, two of its tasks share an id, or two splits share a question.
         """
         if self._tasks:
             return
         tasks = {name: _load(source, name, self.columns) for name, source in self._sources.items()}
+        for name, found in tasks.items():
+            check_unique_ids(found, name)
         if not self.allow_overlap:
             check_disjoint(tasks["train"], tasks["validation"], test=tasks["test"])
         for name, limit in self._limits.items():

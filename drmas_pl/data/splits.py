@@ -48,6 +48,32 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return digest.hexdigest()
 
 
+def check_unique_ids(tasks: Sequence[Task], name: str) -> None:
+    """Make sure that no two tasks of a split share an id, from which seeds and groups of trajectories are made.
+
+    Args:
+        tasks: Tasks of one split.
+        name: Name of the split.
+
+    Raises:
+        DataError: Two tasks have the same id.
+
+    >>> check_unique_ids([Task("a", "1 + 1?"), Task("a", "1 + 2?")], "train")
+    Traceback (most recent call last):
+    drmas_pl.errors.DataError: train: tasks must have ids of their own, got 'a' 2 times (1 of 1 ids repeated), for '1 + 1?' ...
+    """
+    counts = Counter(task.id for task in tasks)
+    repeated = [task for task in counts if counts[task] > 1]
+    if repeated:
+        first = repeated[0]
+        questions = [repr(task.question[:80]) for task in tasks if task.id == first]
+        raise DataError(
+            f"{name}: tasks must have ids of their own, got {first!r} {counts[first]} times ({len(repeated)} of {len(counts)} ids "
+            f"repeated), for {questions[0]} and {questions[1]}; they would share seeds and be compared with each other, so rename "
+            "them or remove repeated tasks"
+        )
+
+
 def check_disjoint(
     train: Sequence[Task] = (), validation: Sequence[Task] = (), *, test: Sequence[Task] = ()
 ) -> None:

@@ -46,6 +46,7 @@ from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.loggers import begin_logging, finalize
+from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.recording import with_advantages, with_prompts
@@ -147,6 +148,7 @@ class MultiAgentTrainer:
         self.record, self.record_prompts = frozenset(record), record_prompts
         self.allow_changed_data = allow_changed_data
         self.should_stop = self.interrupted = False
+        self._told: set[Finding] = set()
         self.state = RunState()
         self.fabric = Fabric(
             accelerator=accelerator,
@@ -235,6 +237,24 @@ class MultiAgentTrainer:
             self._finish()
         return self.state
 
+    def check_method(self, learners: Sequence[Learner]) -> None:
+        """Refuse combinations of settings that cannot learn and warn, once, of those that compute something else than they say.
+
+        :meth:`fit` does it as well; before that it needs no weights.
+
+        Args:
+            learners: Agents that are going to be trained.
+
+        Raises:
+            ConfigError: The run would be of no use.
+        """
+        findings = check_method(self.estimator, credit=self.credit, rollout=self.rollout, learners=learners)
+        refuse(findings)
+        for finding in findings:
+            if finding not in self._told:
+                log.warning(finding.message)
+        self._told.update(findings)
+
     def validate(
         self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
     ) -> Evaluation:
@@ -263,6 +283,14 @@ class MultiAgentTrainer:
     ) -> None:
         """Bind team, groups, critics and data, and restore a checkpoint."""
         check_critics(self.estimator, critics, groups, credit=self.credit)
+        self.check_method(
+            [
+                Learner(agent, group.settings.update)
+                for group in groups.values()
+                if group.settings.trainable
+                for agent in group.agents.values()
+            ]
+        )
         self._bind(team, groups, data, critics)
         data.setup("fit")
         self.state, kept = RunState(), None

@@ -31,6 +31,7 @@ from drmas_pl.tools.launch.roles import (
     role_order,
 )
 from drmas_pl.trainer.critics import Critics
+from drmas_pl.trainer.method import Learner
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
@@ -103,6 +104,10 @@ def build_run(
     names = role_order(team, config["agents"]["roles"])
     models = {model.path: model for model in (role_model(name, config) for name in names)}
     bindings = [build_binding(name, config) for name in names]
+    if "train" in splits:
+        trainer.check_method(
+            [Learner(binding.agent, binding.update) for binding in bindings if binding.trainable]
+        )
     engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))
     check_engine_address(engines, run.sharing)
     load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)

@@ -286,3 +286,15 @@ def test_several_files_are_sources_that_weights_mix(tmp_path: Path) -> None:
 def test_other_sources_are_refused(source: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         TaskDataModule(train=source, tasks_per_iteration=2).setup()
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_two_tasks_of_a_split_that_share_an_id_are_refused(split: str) -> None:
+    twins = (*make_tasks(split, 4), Task(f"{split}3", "another question?", ("1",)))
+    with pytest.raises(DataError, match=f"{split}: tasks must have ids of their own, got '{split}3' 2 times"):
+        make_module(**{split: twins}).setup()
+
+
+def test_splits_may_number_their_tasks_alike() -> None:
+    alike = [Task("0", f"{name}?", ("1",)) for name in ("train", "validation", "test")]
+    make_module(train=alike[:1], validation=alike[1:2], test=alike[2:], tasks_per_iteration=1).setup()

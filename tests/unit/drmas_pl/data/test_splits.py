@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.data.splits import check_disjoint, fingerprint, normalise, source_table, stratified_subset
+from drmas_pl.data.splits import (
+    check_disjoint,
+    check_unique_ids,
+    fingerprint,
+    normalise,
+    source_table,
+    stratified_subset,
+)
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
 
@@ -115,3 +122,12 @@ def test_a_subset_keeps_shares_order_and_ids() -> None:
     assert all(len(stratified_subset(tasks, size, seed=0)) == size for size in range(1, 101))
     with pytest.raises(ValueError, match="a subset must hold at least 1 task, got 0"):
         stratified_subset(tasks, 0, seed=0)
+
+
+def test_two_tasks_with_one_id_are_refused() -> None:
+    check_unique_ids([Task("a", "1 + 1?"), Task("b", "1 + 1?")], "train")
+    with pytest.raises(
+        DataError,
+        match=r"validation: tasks must have ids of their own, got 'a' 3 times \(1 of 2 ids repeated\), for 'x' and 'y'; they would share",
+    ):
+        check_unique_ids([Task("a", "x"), Task("b", "x"), Task("a", "y"), Task("a", "x")], "validation")

@@ -17,9 +17,11 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
+from drmas_pl.rollout.baselines import BestOfK
 from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.trainer.checkpoint import read_manifest
+from drmas_pl.trainer.method import Learner
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -69,6 +71,25 @@ def test_a_run_trains_every_group_and_leaves_them_asleep(tmp_path: Path) -> None
     assert state.iteration == 4 and {group.state for group in groups.values()} == {State.ASLEEP}
     for name, weights in snapshot(groups).items():
         assert groups[name].weights_version > 0 and not torch.equal(weights, before[name])
+
+
+def test_a_method_that_cannot_learn_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"advantage.k=4 with rollout.samples=4"):
+        fit(tmp_path, estimator=BestOfK(k=4), rollout=RolloutSettings(samples=4))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_method_that_is_not_what_it_says_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(tmp_path, estimator=BestOfK(k=2), max_iterations=1)
+    groups = make_groups(trainer.fabric)
+    learners = [
+        Learner(agent, UpdateSettings()) for group in groups.values() for agent in group.agents.values()
+    ]
+    trainer.check_method(learners)
+    trainer.fit(TEAM, groups, make_data())
+    assert caplog.text.count("pass@k values success alone") == 1
 
 
 def test_every_turn_is_sampled_with_the_weights_of_its_iteration(tmp_path: Path) -> None:

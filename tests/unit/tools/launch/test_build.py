@@ -125,3 +125,33 @@ def test_torch_gets_the_threads_of_the_run_or_else_of_the_model(
 def test_too_few_threads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="threads must be at least 1 or null, got 0"):
         build_run(configure("+env=math", "+agents=loop", f"output_dir={tmp_path}", "threads=0"))
+
+
+def test_a_method_that_cannot_learn_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Any] = []
+    monkeypatch.setattr("drmas_pl.tools.launch.build.load_named", lambda *args: loaded.append(args))
+    run = configure(
+        "+env=math",
+        "+agents=loop",
+        f"output_dir={tmp_path}",
+        "advantage=pass_at_k",
+        "rollout.samples=4",
+        "logger=none",
+    )
+    with pytest.raises(ConfigError, match=r"advantage.k=4 with rollout.samples=4.*raise rollout.samples"):
+        build_run(run)
+    assert not loaded
+
+
+def test_what_is_evaluated_need_not_be_able_to_learn(tmp_path: Path) -> None:
+    run = configure(
+        "+env=math",
+        "+agents=loop",
+        f"output_dir={tmp_path}",
+        "advantage=pass_at_k",
+        "rollout.samples=4",
+        "logger=none",
+    )
+    build_run(run, splits=("validation",)).close()
