@@ -14,7 +14,7 @@ from drmas_pl.rollout.causes import describe_cause
 from drmas_pl.rollout.collector import spoken_turn
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.types import GenerationRequest, Outcome, Task, Trajectory, Turn
+from drmas_pl.types import GenerationRequest, Mode, Outcome, Task, Trajectory, Turn
 
 
 def play(
@@ -48,6 +48,7 @@ def play(
     task = question if isinstance(question, Task) else Task("question", question)
     playing = team.clone()
     observation, _ = playing.reset(seed=seed % (1 << 32), options={"task": task})
+    mode: Mode = "greedy" if greedy else "sampled"
     turns: list[Turn] = []
     reward = 0.0
     terminated = False
@@ -62,21 +63,19 @@ def play(
         )
         try:
             told, gained, terminated, _, info = playing.step(turn.parsed)
-        except (
-            Exception
-        ) as error:  # an environment may raise anything where it has no reference to grade against
+        except Exception as error:  # whatever an environment raises that has no reference to grade against
             if task.reference:
                 raise
-            return Trajectory(
-                task, 0, tuple(turns), reward, "failed", cause=describe_cause(error, agent=name)
-            )
+            cause = describe_cause(error, agent=name)
+            return Trajectory(task, 0, tuple(turns), reward, "failed", cause=cause, mode=mode)
         observation = told if playing.turn > turns[-1].step else observation
         local_reward = float(info.get("local_reward", 0.0))
         turns[-1] = replace(turns[-1], reward=gained, local_reward=local_reward)
         reward += gained
     outcome: Outcome = "terminated" if terminated else "truncated"
     success = terminated and bool(info.get("success", False))
-    return Trajectory(task, 0, tuple(turns), reward, outcome, success, info.get("metrics", {}))
+    metrics = info.get("metrics", {})
+    return Trajectory(task, 0, tuple(turns), reward, outcome, success, metrics, mode=mode)
 
 
 def _engines(team: Team, agents: Mapping[str, Agent]) -> dict[str, Engine]:
