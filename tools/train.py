@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
     ) from error
 
-from drmas_pl.tools.launch.program import INTERRUPTED, guarded, run_program
+from drmas_pl.tools.launch.program import INTERRUPTED, guarded, kept_environment, run_program
 
 USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
 
@@ -55,7 +55,8 @@ def launch(words: Sequence[str]) -> int:
 
     @hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name="train")
     def job(config: DictConfig) -> None:
-        codes.append(guarded(lambda: train(config)))
+        with kept_environment():
+            codes.append(guarded(lambda: train(config)))
 
     before = sys.argv
     # Hydra keeps its own copy of a sweep's configuration in hydra.sweep.dir; each run folder has the whole one.

@@ -8,6 +8,7 @@
                                   of a sharded group have written their own
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
         critics/<critic>/         model.safetensors, optimizer.pt, critic.json; where agents are trained with critics
+        callbacks.pt              what callbacks keep, where there are any
         ahead/                    what was played for the next iteration, with rollout.staleness=1
     checkpoints/last              name of the newest checkpoint
 
@@ -25,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from drmas_pl.errors import CheckpointError
 from drmas_pl.trainer.drawing import Drawn, save_drawn
 from drmas_pl.workers.contract import Critic, Group
@@ -32,6 +35,7 @@ from drmas_pl.workers.contract import Critic, Group
 FORMAT = 1
 MANIFEST = "manifest.json"
 AHEAD = "ahead"
+CALLBACKS = "callbacks.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def save_checkpoint(
     *,
     critics: Mapping[str, Critic] | None = None,
     drawn: Drawn | None = None,
+    callbacks: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it.
 
@@ -73,6 +78,7 @@ def save_checkpoint(
         manifest: What the checkpoint says about itself.
         critics: Critics by name.
         drawn: What was played ahead for the next iteration.
+        callbacks: What callbacks keep.
     """
     target = folder / f"iteration-{manifest.iteration:06d}"
     partial = folder / f".writing-{target.name}"
@@ -86,6 +92,8 @@ def save_checkpoint(
         critic.save(partial / "critics" / name)
     if drawn is not None:
         save_drawn(partial / AHEAD, drawn)
+    if callbacks:
+        torch.save(dict(callbacks), partial / CALLBACKS)
     (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
     aside = _aside(target)
     if target.exists():
@@ -188,6 +196,23 @@ def load_checkpoint(
     for name, critic in (critics or {}).items():
         critic.load(path / "critics" / name)
     return manifest
+
+
+def load_callbacks(path: Path) -> dict[str, Any]:
+    """Return what callbacks kept in a checkpoint.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    if not (path / CALLBACKS).exists():
+        return {}
+    try:
+        return dict(torch.load(path / CALLBACKS, weights_only=True))
+    except Exception as error:
+        raise CheckpointError(
+            f"{path / CALLBACKS} cannot be read ({str(error).splitlines()[0]}); choose another checkpoint of the run, or delete the "
+            "file to let callbacks begin anew"
+        ) from error
 
 
 def _aside(target: Path) -> Path:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
+
 from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.team import Team
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RunState:
-    """Counters and evaluations of a run.
+    """Counters and evaluations of a run, and what it is doing, in Lightning's words.
 
     Attributes:
         iteration: Completed iterations.
@@ -42,6 +44,45 @@ class RunState:
     estimator: dict[str, Any] = field(default_factory=dict)
     seconds_before: float = 0.0
     _started: float = field(default_factory=time.perf_counter)
+    _playing: bool = False
+    _lightning: TrainerState = field(default_factory=TrainerState)
+
+    @property
+    def fn(self) -> TrainerFn | None:
+        """Which of the trainer's methods runs, or ran last."""
+        return self._lightning.fn
+
+    @property
+    def stage(self) -> RunningStage | None:
+        """Which part of it runs."""
+        return self._lightning.stage
+
+    @property
+    def status(self) -> TrainerStatus:
+        """How far it is."""
+        return self._lightning.status
+
+    def enter(self, fn: TrainerFn, stage: RunningStage) -> None:
+        """Note what runs from now on."""
+        self._lightning = TrainerState(TrainerStatus.RUNNING, fn, stage)
+
+    def leave(self, status: TrainerStatus) -> None:
+        """Note how it ended."""
+        self._lightning.status, self._lightning.stage = status, None
+
+    @property
+    def step(self) -> int:
+        """Iteration under which loggers are given what happens now."""
+        return self.iteration + self._playing
+
+    def begin_iteration(self) -> None:
+        """Note that an iteration is under way."""
+        self._playing = True
+
+    def complete_iteration(self) -> None:
+        """Count an iteration."""
+        self.iteration += 1
+        self._playing = False
 
     def begin(self) -> None:
         """Start the clock."""

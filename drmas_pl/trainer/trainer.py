@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 from torch import Tensor
 
 from drmas_pl.agent import Agent
@@ -32,10 +34,18 @@ from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.trainer.ahead import AheadPlayer
-from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
+from drmas_pl.trainer.callbacks import (
+    TeamModule,
+    callback_states,
+    check_callbacks,
+    check_monitors,
+    on_interrupt,
+    restore_callbacks,
+)
 from drmas_pl.trainer.checkpoint import (
     AHEAD,
     find_checkpoint,
+    load_callbacks,
     load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
@@ -45,6 +55,7 @@ from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
 from drmas_pl.trainer.loggers import begin_logging, finalize
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
@@ -62,10 +73,15 @@ from drmas_pl.workers.update import UpdateReport
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
+STAGES = {
+    TrainerFn.FITTING: RunningStage.TRAINING,
+    TrainerFn.VALIDATING: RunningStage.VALIDATING,
+    TrainerFn.TESTING: RunningStage.TESTING,
+}
 Groups = Mapping[str, Group]
 
 
-class MultiAgentTrainer:
+class MultiAgentTrainer(TrainerProperties):
     """Trains the agents of one team.
 
     Args:
@@ -81,7 +97,7 @@ class MultiAgentTrainer:
         devices: As in Lightning; one device per process.
         strategy: As in Lightning.
         precision: As in Lightning.
-        callbacks: Lightning callbacks; their ``on_train_batch_end`` is called once per iteration with its metrics.
+        callbacks: Lightning callbacks; a run is one epoch whose batches are iterations, and ``on_train_batch_end`` gets their metrics.
         logger: Lightning loggers.
         hparams: Settings of the run as nested plain values, which every logger is given.
         limit_val_batches: Number (int) or share (float) of validation batches, as in Lightning.
@@ -131,17 +147,19 @@ class MultiAgentTrainer:
         unknown = [phase for phase in record if phase not in PHASES]
         if unknown:
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
-        check_callbacks(callbacks)
+        evaluation = evaluation or EvaluationSettings()
+        check_callbacks(callbacks, loggers=logger, validates=evaluation.every > 0 or fast_dev_run)
         limit_batches((), limit_val_batches)
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunFolder(output_dir)
         self.estimator = estimator or GroupNormalizer()
         self.credit, self.schedule = credit, schedule or GroupSchedule()
-        self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation or EvaluationSettings()
+        self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation
         self.seed = seed
         self.callbacks = list(callbacks)
-        self.loggers = [] if fast_dev_run else list(logger)
+        self.loggers = [DummyLogger()] if fast_dev_run and logger else list(logger)
         self.hparams = hparams
+        self.callback_metrics = {}
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
         self.fast_dev_run = fast_dev_run
         self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
@@ -156,7 +174,7 @@ class MultiAgentTrainer:
             strategy=strategy,
             precision=precision,
             callbacks=self.callbacks,
-            loggers=self.loggers,
+            loggers=list(self.loggers),
         )
         self.fabric.launch()
 
@@ -185,14 +203,17 @@ class MultiAgentTrainer:
         """
         self._start(team, groups, data, ckpt_path, critics or {})
         with self._guarded():
+            self._restore_callbacks()
             begin_logging(self.loggers, self.hparams, past=self.folder.read_metrics() if ckpt_path else None)
             self._call("on_fit_start")
             if not self.state.evaluations:
                 self._validate()
             self._call("on_train_start")
+            self._call("on_train_epoch_start")
             while self.iteration < self.max_iterations and not self.should_stop:
                 started, index = time.perf_counter(), self.iteration
                 torch.manual_seed(derive_seed(self.seed, "iteration", index))
+                self._begin_iteration(index)
                 drawn = self.player.take(index)
                 played = time.perf_counter()
                 check_collection(drawn.trajectories, samples=self.rollout.samples, versions=drawn.versions)
@@ -206,7 +227,7 @@ class MultiAgentTrainer:
                 )
                 taught = self.recovery.run(self._teach, trained, advantage, index)
                 reports = self.recovery.run(self._update, rows, index)
-                self.state.iteration += 1
+                self.state.complete_iteration()
                 metrics = {
                     **collection_metrics(
                         "train",
@@ -232,6 +253,7 @@ class MultiAgentTrainer:
                     self._validate()
                 if self._due(self.checkpoint_every):
                     self._save()
+            self._call("on_train_epoch_end")
             self._call("on_train_end")
             self._conclude()
             self._finish()
@@ -293,7 +315,7 @@ class MultiAgentTrainer:
         )
         self._bind(team, groups, data, critics)
         data.setup("fit")
-        self.state, kept = RunState(), None
+        self.state, kept, self.resumed_from = RunState(), None, None
         if ckpt_path is not None:
             path = find_checkpoint(ckpt_path)
             options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
@@ -304,7 +326,7 @@ class MultiAgentTrainer:
                 raise CheckpointError(
                     f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed"
                 )
-            self.state = RunState.restore(manifest.state)
+            self.state, self.resumed_from = RunState.restore(manifest.state), path
             self.estimator.load_state_dict(self.state.estimator)
             if self.iteration >= self.max_iterations:
                 done = f"{self.iteration} of {self.max_iterations} iterations"
@@ -365,16 +387,48 @@ class MultiAgentTrainer:
     def _guarded(self) -> Iterator[None]:
         """Let Ctrl-C end the run in good order, and callbacks and loggers know how it ended."""
         try:
-            with on_interrupt(self._request_stop):
+            with on_interrupt(self._request_stop), self._running(TrainerFn.FITTING):
                 yield
             finalize(self.loggers, "success")
-        except BaseException as error:
-            self._call("on_exception", error)
+        except BaseException:
             finalize(self.loggers, "failed")
             raise
         finally:
             self.player.stop()
             self.recovery.forget()
+
+    @contextmanager
+    def _running(self, fn: TrainerFn) -> Iterator[None]:
+        """Tell callbacks that one of the trainer's methods begins, and how it ends."""
+        self.state.enter(fn, STAGES[fn])
+        try:
+            self._call("setup", fn.value)
+            yield
+            self._call("teardown", fn.value)
+            self.state.leave(TrainerStatus.FINISHED)
+        except BaseException as error:
+            self.state.leave(TrainerStatus.INTERRUPTED)
+            self._call("on_exception", error)
+            raise
+
+    def _restore_callbacks(self) -> None:
+        """Give callbacks what they kept, and find out before anything is played whether all can keep something."""
+        callback_states(self.callbacks)
+        kept = load_callbacks(self.resumed_from) if self.resumed_from is not None else {}
+        if kept:
+            self._call("on_load_checkpoint", kept)
+            restore_callbacks(self.callbacks, kept["callbacks"])
+
+    def _kept_by_callbacks(self) -> dict[str, Any]:
+        """Return the part of a checkpoint that callbacks write, empty if none has anything to keep."""
+        plain = {"epoch": self.current_epoch, "global_step": self.global_step}
+        kept: dict[str, Any] = {**plain, "callbacks": callback_states(self.callbacks)}
+        self._call("on_save_checkpoint", kept)
+        return kept if kept["callbacks"] or len(kept) > len(plain) + 1 else {}
+
+    def _begin_iteration(self, index: int) -> None:
+        self.state.begin_iteration()
+        self._call("on_train_batch_start", self.data.tasks_for(index), index)
 
     def _conclude(self) -> None:
         """Validate and save; a run that was stopped is saved first, so that it can go on as if it never had been."""
@@ -393,11 +447,24 @@ class MultiAgentTrainer:
             return
         self.player.finish()
         started = time.perf_counter()
-        self._call("on_validation_start")
+        self.state.enter(TrainerFn.FITTING, RunningStage.VALIDATING)
+        self._begin_evaluation("validation", tasks)
         result = self.recovery.run(self._play, "validation", tasks)
         self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
-        self._call("on_validation_end")
+        check_monitors(self.callbacks, self.callback_metrics)
+        self._end_evaluation("validation", tasks, result)
+        self.state.enter(TrainerFn.FITTING, RunningStage.TRAINING)
+
+    def _begin_evaluation(self, phase: str, tasks: Sequence[Task]) -> None:
+        self._call(f"on_{phase}_start")
+        self._call(f"on_{phase}_epoch_start")
+        self._call(f"on_{phase}_batch_start", tasks, 0)
+
+    def _end_evaluation(self, phase: str, tasks: Sequence[Task], result: Evaluation) -> None:
+        self._call(f"on_{phase}_batch_end", dict(result.metrics), tasks, 0)
+        self._call(f"on_{phase}_epoch_end")
+        self._call(f"on_{phase}_end")
 
     def _tasks(self, phase: str) -> list[Task]:
         loader = self.data.val_dataloader() if phase == "validation" else self.data.test_dataloader()
@@ -422,16 +489,24 @@ class MultiAgentTrainer:
         self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None
     ) -> Evaluation:
         self._bind(team, groups, data, {})
-        data.setup("validate" if phase == "validation" else "test")
+        fn = TrainerFn.VALIDATING if phase == "validation" else TrainerFn.TESTING
+        data.setup(fn.value)
 
         def load_and_play() -> Evaluation:
             if ckpt_path is not None:
                 self.state = RunState.restore(
                     load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state
                 )
-            return self._play(phase, self._tasks(phase))
+                self.state.enter(fn, STAGES[fn])
+            return self._play(phase, tasks)
 
-        return self.recovery.run(load_and_play)
+        with self._running(fn):
+            tasks = self._tasks(phase)
+            self._begin_evaluation(phase, tasks)
+            result = self.recovery.run(load_and_play)
+            self.callback_metrics |= as_tensors(result.metrics)
+            self._end_evaluation(phase, tasks, result)
+        return result
 
     def _save(self) -> None:
         """Write a checkpoint and drop those that are neither last nor best."""
@@ -439,7 +514,11 @@ class MultiAgentTrainer:
             return
         self.state.estimator = self.estimator.state_dict()
         manifest = self.state.manifest(self.seed, self.groups, run_marks(self.data, self.agents))
-        parts: dict[str, Any] = {"critics": self.critics, "drawn": self.player.finish()}
+        parts: dict[str, Any] = {
+            "critics": self.critics,
+            "drawn": self.player.finish(),
+            "callbacks": self._kept_by_callbacks(),
+        }
         path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, **parts)
         keep = {path.name}
         if self.keep_best and self.state.best_at is not None:
@@ -454,6 +533,7 @@ class MultiAgentTrainer:
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
+        self.callback_metrics |= as_tensors(metrics)
         self.fabric.log_dict(dict(metrics), step=self.iteration)
 
     def _record(self, phase: str, trajectories: Iterable[Trajectory]) -> None:

@@ -183,17 +183,20 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
         "PYTHONPATH": os.pathsep.join(paths),
         "TRACKIO_DIR": str(tmp_path / "trackio"),
     }
-    words = [*WORDS, "logger=[wandb,mlflow,trackio]", "logger.wandb.offline=true"]
+    words = [*WORDS, "logger=[wandb,mlflow,trackio]", "logger.wandb.offline=true", "--multirun", "seed=0,1"]
     command = [sys.executable, "-m", "drmas_pl.tools.train", *words]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    logs = tmp_path / "run" / "logs"
-    assert len(rows(logs)) == 4 and tensorboard(logs).Scalars("train/reward")
-    config, steps = _wandb_run(logs)
-    assert config["rollout"]["samples"] == 2 and steps == [0, 1, 2, 2]
-    assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", "2", [1, 2])
-    config, steps = _trackio_run(tmp_path / "trackio" / "drmas_pl.db")
-    assert config["rollout"]["samples"] == 2 and steps == [0, 1, 2, 2]
+    for seed in (0, 1):
+        logs = tmp_path / "run" / str(seed) / "logs"
+        assert len(rows(logs)) == 4 and tensorboard(logs).Scalars("train/reward")
+        config, steps = _wandb_run(logs)
+        assert config["seed"] == seed and steps == [0, 1, 2, 2]
+        assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", str(seed), [1, 2])
+    with sqlite3.connect(tmp_path / "trackio" / "drmas_pl.db") as connection:
+        configs = [json.loads(config) for (config,) in connection.execute("select config from configs")]
+        steps = [step for (step,) in connection.execute("select step from metrics order by id")]
+    assert [config["seed"] for config in configs] == [0, 1] and steps == [0, 1, 2, 2] * 2
 
 
 def _wandb_run(logs: Path) -> tuple[dict[str, Any], list[int]]:
@@ -235,11 +238,4 @@ def _mlflow_run(file: Path) -> tuple[str, str, list[int]]:
     experiment = client.get_experiment_by_name("drmas_pl")
     (found,) = client.search_runs([experiment.experiment_id])
     steps = [metric.step for metric in client.get_metric_history(found.info.run_id, "train/reward")]
-    return found.info.status, found.data.params["rollout/samples"], steps
-
-
-def _trackio_run(file: Path) -> tuple[dict[str, Any], list[int]]:
-    with sqlite3.connect(file) as connection:
-        (config,) = connection.execute("select config from configs").fetchone()
-        steps = [step for (step,) in connection.execute("select step from metrics order by id")]
-    return json.loads(config), steps
+    return found.info.status, found.data.params["seed"], steps

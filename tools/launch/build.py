@@ -10,6 +10,9 @@ from typing import Any
 
 import gymnasium
 import torch
+from lightning.pytorch.callbacks import ProgressBar as LightningBar
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.trainer.states import TrainerStatus
 
 from drmas_pl.adapters import LoraSettings
 from drmas_pl.cluster.pool import Pool
@@ -32,6 +35,7 @@ from drmas_pl.tools.launch.roles import (
 )
 from drmas_pl.trainer.critics import Critics
 from drmas_pl.trainer.method import Learner
+from drmas_pl.trainer.progress import ProgressBar
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
@@ -54,11 +58,20 @@ class Run:
     pool: Pool | None = None
 
     def close(self) -> None:
-        """Release engines, and the processes of groups on a cluster."""
+        """Release engines, the processes of groups on a cluster, and the run of W&B."""
         for group in self.groups.values():
             group.close()
         if self.pool is not None:
             self.pool.close()
+        end_wandb(self.trainer)
+
+
+def end_wandb(trainer: MultiAgentTrainer) -> None:
+    """End the run of W&B, which Lightning leaves open and the next run of a sweep would go on with."""
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish(exit_code=0 if trainer.state.status == TrainerStatus.FINISHED else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +215,17 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
         "rollout": settings(RolloutSettings, rollout, "rollout"),
         "evaluation": settings(EvaluationSettings, {**evaluation, "sampling": sampling}, "evaluation"),
         "seed": config["seed"],
-        "callbacks": (*callbacks, *configured),
+        "callbacks": (
+            *(callback for callback in callbacks if not _replaced(callback, configured)),
+            *configured,
+        ),
         "logger": tuple(build(node, f"logger.{name}") for name, node in config["logger"].items()),
         "hparams": config,
     }
     trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
     return trainer
+
+
+def _replaced(callback: Any, configured: Sequence[Any]) -> bool:
+    """Tell whether a configured progress bar of Lightning takes the place of the shipped one."""
+    return isinstance(callback, ProgressBar) and any(isinstance(item, LightningBar) for item in configured)

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -41,6 +42,18 @@ def guarded(action: Callable[[], int]) -> int:
         return fail(str(error), USER_ERROR if isinstance(error, ConfigError) else RUN_ERROR)
     except KeyboardInterrupt:
         return fail("stopped at once; the last checkpoint is whole", INTERRUPTED)
+
+
+@contextmanager
+def kept_environment() -> Iterator[None]:
+    """Undo what the block does to environment variables: those that loggers set would be settings of the next run of a sweep."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def fail(message: str, code: int) -> int:

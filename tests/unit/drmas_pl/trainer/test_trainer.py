@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from drmas_pl.data.recorded import read_trajectories
@@ -153,17 +153,31 @@ class Spy(Callback):
         # Fabric's own hooks come with keywords alone
         return lambda *args, **fabric: self.calls.extend([(name, args)] if args else [])
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.calls.append((f"setup {stage}", (trainer, pl_module)))
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.calls.append((f"teardown {stage}", (trainer, pl_module)))
+
+
+def evaluation_hooks(phase: str) -> list[str]:
+    parts = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
+    return [f"on_{phase}_{part}" for part in parts]
+
 
 def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path) -> None:
     spy = Spy()
     trainer = fit(
         tmp_path, callbacks=[spy], max_iterations=2, evaluation=EvaluationSettings(greedy=False, every=1)
     )
-    validation = ["on_validation_start", "on_validation_end"]
-    loop = ["on_train_batch_end", *validation]
+    validation = evaluation_hooks("validation")
+    loop = ["on_train_batch_start", "on_train_batch_end", *validation]
     assert [name for name, _ in spy.calls] == [
-        *("on_fit_start", *validation, "on_train_start", *loop, *loop, "on_train_end", "on_fit_end")
+        *("setup fit", "on_fit_start", *validation, "on_train_start", "on_train_epoch_start", *loop, *loop),
+        *("on_train_epoch_end", "on_train_end", "on_save_checkpoint", "on_fit_end", "teardown fit"),
     ]
+    starts = [args for name, args in spy.calls if name == "on_train_batch_start"]
+    assert [(args[2], args[3]) for args in starts] == [(trainer.data.tasks_for(n), n) for n in range(2)]
     assert all(args[0] is trainer and set(args[1].agents) == {"writer", "editor"} for _, args in spy.calls)
     _, (_, _, metrics, tasks, index) = [call for call in spy.calls if call[0] == "on_train_batch_end"][1]
     assert (
@@ -171,6 +185,17 @@ def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path)
         and len(tasks) == 2
         and index == 1
     )
+
+
+@pytest.mark.parametrize(("method", "phase"), [("validate", "validation"), ("test", "test")])
+def test_an_evaluation_calls_its_hooks(tmp_path: Path, method: str, phase: str) -> None:
+    spy = Spy()
+    trainer = make_trainer(tmp_path, callbacks=[spy])
+    data = make_data(test=make_tasks(2, "test"))
+    result = getattr(trainer, method)(TEAM, make_groups(trainer.fabric), data)
+    hooks = [name for name, _ in spy.calls]
+    assert hooks == [f"setup {method}", *evaluation_hooks(phase), f"teardown {method}"]
+    assert trainer.callback_metrics[f"{phase}/success"] == pytest.approx(result.sampled)
 
 
 def test_a_callback_hears_of_the_exception_that_ends_a_run(tmp_path: Path) -> None:
@@ -182,11 +207,6 @@ def test_a_callback_hears_of_the_exception_that_ends_a_run(tmp_path: Path) -> No
     with pytest.raises(TrainingStopped, match=r"8 of 8 trajectories failed.*OSError: retriever down"):
         fit(tmp_path, team=WriterEditor(Faulty()), data=make_data(validation=None), callbacks=[spy])
     assert spy.calls[-1][0] == "on_exception" and isinstance(spy.calls[-1][1][2], TrainingStopped)
-
-
-def test_a_callback_that_steers_a_stock_trainer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="EarlyStopping needs a stock Trainer"):
-        make_trainer(tmp_path, callbacks=[EarlyStopping("loss")])
 
 
 def test_a_callback_may_stop_the_run(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.trainer.states import TrainerStatus
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.build import build_data, build_run
+from drmas_pl.tools.launch.build import build_data, build_run, build_trainer, end_wandb
+from drmas_pl.trainer.progress import ProgressBar
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
 from tests.helpers.toy import EvenEnv, make_tasks
@@ -155,3 +160,27 @@ def test_what_is_evaluated_need_not_be_able_to_learn(tmp_path: Path) -> None:
         "logger=none",
     )
     build_run(run, splits=("validation",)).close()
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("TQDMProgressBar", 1), ("LambdaCallback", 2)])
+def test_a_configured_progress_bar_takes_the_place_of_the_shipped_one(
+    tmp_path: Path, kind: str, kept: int
+) -> None:
+    words = (
+        f"trainer.callbacks=[{{_target_: lightning.pytorch.callbacks.{kind}}}]",
+        f"output_dir={tmp_path}",
+    )
+    trainer = build_trainer(configure("+env=math", "+agents=loop", *words), [ProgressBar()])
+    assert len(trainer.callbacks) == kept and type(trainer.callbacks[-1]).__name__ == kind
+
+
+@pytest.mark.parametrize(("status", "code"), [(TrainerStatus.FINISHED, 0), (TrainerStatus.INTERRUPTED, 1)])
+def test_the_run_of_wandb_is_ended_with_the_outcome(
+    monkeypatch: pytest.MonkeyPatch, status: TrainerStatus, code: int
+) -> None:
+    ended: list[Any] = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=lambda **how: ended.append(how)))
+    logger = object.__new__(WandbLogger)
+    for loggers in ([logger], []):
+        end_wandb(SimpleNamespace(loggers=loggers, state=SimpleNamespace(status=status)))  # type: ignore[arg-type]
+    assert ended == [{"exit_code": code}]

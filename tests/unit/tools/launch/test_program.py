@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
 from drmas_pl.errors import CheckpointError, ConfigError, DataError, TrainingStopped
-from drmas_pl.tools.launch.program import configure_logging, guarded
+from drmas_pl.tools.launch.program import configure_logging, guarded, kept_environment
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,12 @@ def test_the_librarys_messages_are_plain_lines(capsys: pytest.CaptureFixture[str
     finally:
         root.handlers, root.propagate = before[:2]
         root.setLevel(before[2])
+
+
+def test_the_environment_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRMAS_KEPT", "before")
+    monkeypatch.delenv("DRMAS_NEW", raising=False)
+    with pytest.raises(ValueError, match="x"), kept_environment():
+        os.environ.update(DRMAS_KEPT="after", DRMAS_NEW="1")
+        raise ValueError("x")
+    assert os.environ["DRMAS_KEPT"] == "before" and "DRMAS_NEW" not in os.environ
