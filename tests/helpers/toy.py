@@ -20,7 +20,7 @@ from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_policy
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.types import Record, Task, Turn
+from drmas_pl.types import MetricInfo, Record, Task, Turn
 from drmas_pl.workers.build import AgentBinding, Sharing, build_groups
 from drmas_pl.workers.group import WorkerGroup
 from drmas_pl.workers.schedule import GroupSchedule
@@ -38,6 +38,7 @@ class EvenEnv(TextEnv):
     """Solved by a text whose character codes have an even sum, which a random model hits half of the time; a second try earns half."""
 
     max_turns = 2
+    metric_info = {"tries": MetricInfo("number of actions", "How long it takes.")}
 
     def begin(self, task: Task) -> str:
         self.tries = 0

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import pytest
+
+from drmas_pl.trainer.folder import RunFolder
+from tests.helpers.metric_names import unregistered
+
+
+@pytest.fixture(autouse=True)
+def every_logged_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hold whatever a run of this process logs to the registry of metrics, which makes docs/metrics.md."""
+    unknown: set[str] = set()
+    append = RunFolder.append_metrics
+
+    def checked(self: RunFolder, record: Mapping[str, Any]) -> None:
+        unknown.update(unregistered(record))
+        append(self, record)
+
+    monkeypatch.setattr(RunFolder, "append_metrics", checked)
+    yield
+    assert not unknown, f"add {sorted(unknown)} to drmas_pl/trainer/metric_registry.py"
 
 
 @pytest.fixture

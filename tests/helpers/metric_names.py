@@ -1,0 +1,21 @@
+"""Which logged names the registry of metrics, or a class's own description, explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from drmas_pl.tools.metrics_page import DECLARING
+from drmas_pl.trainer.metric_registry import Metric, find_metric
+from tests.helpers.toy import EvenEnv
+
+DECLARED = {name: info for kind in (*DECLARING, EvenEnv) for name, info in kind.metric_info.items()}
+
+
+def explained(names: Iterable[str]) -> dict[str, Metric | None]:
+    """Return what each name of a record in metrics.jsonl stands for."""
+    return {name: find_metric(name, DECLARED) for name in names if name != "iteration"}
+
+
+def unregistered(names: Iterable[str]) -> set[str]:
+    """Return the names that nobody explains."""
+    return {name for name, metric in explained(names).items() if metric is None}
