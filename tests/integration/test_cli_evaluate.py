@@ -245,6 +245,7 @@ def refused(words: list[str], code: int, message: str, capsys: pytest.CaptureFix
             "agents.roles.writer.template is what the checkpoint was trained with",
         ),
         (["checkpoint=run", "advantage=grpo"], 2, "advantage has no say in an evaluation"),
+        (["checkpoint=run", "rollout.retries=3"], 2, "rollout.retries has no say in an evaluation"),
         (
             ["checkpoint=run", "trainer.max_iterations=3"],
             2,
