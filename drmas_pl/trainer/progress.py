@@ -79,6 +79,5 @@ def describe(metrics: dict[str, float], agents: Sequence[str]) -> str:
         for agent in agents
         if f"train/{agent}/grad_norm" in metrics
     )
-    return f"reward {metrics.get('train/reward', 0):.2f} | calls {calls}" + (
-        f" | grad {norms}" if norms else ""
-    )
+    reward = f"{metrics['train/reward']:.2f}" if "train/reward" in metrics else "-"
+    return f"reward {reward} | calls {calls}" + (f" | grad {norms}" if norms else "")

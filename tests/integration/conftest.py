@@ -7,20 +7,29 @@ from typing import Any
 
 import pytest
 
+from drmas_pl.team import Team
 from drmas_pl.trainer.folder import RunFolder
-from tests.helpers.metric_names import unregistered
+from drmas_pl.types import MetricInfo
+from tests.helpers.metric_names import DECLARED, unregistered
 
 
 @pytest.fixture(autouse=True)
 def every_logged_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hold whatever a run of this process logs to the registry of metrics, which makes docs/metrics.md."""
     unknown: set[str] = set()
-    append = RunFolder.append_metrics
+    known = dict(DECLARED)
+    append, declare = RunFolder.append_metrics, Team.declared_metrics
+
+    def noted(self: Team) -> dict[str, MetricInfo]:
+        found = declare(self)
+        known.update(found)
+        return found
 
     def checked(self: RunFolder, record: Mapping[str, Any]) -> None:
-        unknown.update(unregistered(record))
+        unknown.update(unregistered(record, known))
         append(self, record)
 
+    monkeypatch.setattr(Team, "declared_metrics", noted)
     monkeypatch.setattr(RunFolder, "append_metrics", checked)
     yield
     assert not unknown, f"add {sorted(unknown)} to drmas_pl/trainer/metric_registry.py"

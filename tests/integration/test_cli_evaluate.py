@@ -18,6 +18,7 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.env import StepResult
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
+from drmas_pl.types import MetricInfo
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 
 HERE = "tests.integration.test_cli_evaluate"
@@ -40,6 +41,8 @@ class ToyWorld(EvenEnv):
 
 class GappyWorld(ToyWorld):
     """Tells a number of solved episodes alone, and now and then breaks."""
+
+    metric_info = {**EvenEnv.metric_info, "even": MetricInfo("1 if solved", "As success.")}
 
     def act(self, action: str) -> StepResult:
         if sum(map(ord, action)) % 7 == 0:

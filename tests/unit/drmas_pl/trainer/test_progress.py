@@ -29,7 +29,7 @@ def follow(bar: ProgressBar, iterations: int, first: int = 1) -> None:
 
 def test_the_line_holds_reward_calls_and_the_norms_there_are() -> None:
     assert describe(METRICS, ["a", "b"]) == "reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
-    assert describe({}, ["a"]) == "reward 0.00 | calls a 0.0"
+    assert describe({}, ["a"]) == "reward - | calls a 0.0"
 
 
 @pytest.mark.parametrize(
