@@ -22,7 +22,7 @@ def test_each_turn_gets_its_own_advantage_and_turns_that_were_not_trained_none()
     ]
     table = build_table(trajectories, toy_agents())
     kept = table.take(torch.tensor([0, 1, 2]))  # the third task is not trained on
-    kept.score[1] = float("nan")
+    kept.credit[1] = float("nan")
     advantage = torch.tensor([0.5, 9.0, -0.25])
     found = list(with_advantages(trajectories, kept, advantage, iteration=4))
     assert [[turn.advantage for turn in trajectory.turns] for trajectory in found] == [
