@@ -7,7 +7,7 @@ The same class is used by the multi-agent trainer, where several agents may shar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from drmas_pl import agent_io
 from drmas_pl.batch import Row, TokenBatch
+from drmas_pl.chat import end_token_ids
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
 from drmas_pl.objective import Objective, describe_objective, make_objective
 from drmas_pl.optim import OptimizerSettings, build_optimizer
-from drmas_pl.parsing import FinishReason, Grammar, Parsed
+from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
 from drmas_pl.policy import response_logprobs
 from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
@@ -85,10 +86,27 @@ class Agent(L.LightningModule):
         )
         self.policy: nn.Module | None = None
         self.tokenizer: Any = None
+        self.end_ids: frozenset[int] = frozenset()
+        self.think_opened = False
 
-    def bind(self, policy: nn.Module, tokenizer: Any) -> Agent:
-        """Give the agent the policy it speaks with; several agents may share one."""
-        self.policy, self.tokenizer = policy, tokenizer
+    def bind(self, policy: nn.Module, tokenizer: Any, *, end_ids: Collection[int] = ()) -> Agent:
+        """Give the agent the policy it speaks with; several agents may share one.
+
+        Args:
+            policy: The policy.
+            tokenizer: Its tokenizer.
+            end_ids: Ids that end a response, beside those of :func:`drmas_pl.chat.end_token_ids`.
+
+        Raises:
+            ConfigError: The role's template is a chat that the tokenizer cannot render.
+        """
+        self.policy = policy
+        return self.use_tokenizer(tokenizer, end_ids={*end_token_ids(policy, tokenizer), *end_ids})
+
+    def use_tokenizer(self, tokenizer: Any, *, end_ids: Collection[int]) -> Agent:
+        """Render, decode and parse for a policy that is elsewhere; see :meth:`bind`."""
+        self.tokenizer, self.end_ids = tokenizer, frozenset(end_ids)
+        self.think_opened = self.template.opens_think(tokenizer)
         return self
 
     def render(self, view: View) -> Prompt:
@@ -98,13 +116,16 @@ class Agent(L.LightningModule):
         )
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Return sampled ids as text, without the end token."""
-        end = self.tokenizer.eos_token_id
-        body = ids[:-1] if ids and ids[-1] == end else ids
-        return str(self.tokenizer.decode(list(body), skip_special_tokens=False))
+        """Return sampled ids as text, without what ends a response."""
+        length = len(ids)
+        while length and ids[length - 1] in self.end_ids:
+            length -= 1
+        return str(self.tokenizer.decode(list(ids[:length]), skip_special_tokens=False))
 
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Read what the agent wrote."""
+        if self.think_opened:
+            return parse_opened(self.grammar, text, finish_reason)
         return self.grammar.parse(text, finish_reason)
 
     def score(self, turn: Turn, credit: float) -> float:

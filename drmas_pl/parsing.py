@@ -16,9 +16,9 @@ A whole sentence is ``valid``, a proper prefix of one that was cut from outside 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from drmas_pl.boxes import last_box
 
@@ -182,6 +182,23 @@ class BoxedGrammar:
         if not box.content.strip():
             return Parsed("malformed", reason=r"last \boxed{} is empty")
         return Parsed("valid", action=solution)
+
+
+def parse_opened(grammar: Grammar, text: str, finish_reason: FinishReason = "stop") -> Parsed:
+    r"""Parse a response whose ``<think>`` stands at the end of the prompt already.
+
+    Args:
+        grammar: Has a setting ``think_opened``; to one that has none the response is given with its opening tag.
+        text: A sampled response.
+        finish_reason: Why its sampling ended.
+
+    >>> parse_opened(BoxedGrammar(), r"so 4</think>\boxed{4}").action
+    '\\boxed{4}'
+    """
+    if is_dataclass(grammar) and any(item.name == "think_opened" for item in fields(grammar)):
+        opened: Grammar = replace(cast(Any, grammar), think_opened=True)
+        return opened.parse(text, finish_reason)
+    return grammar.parse(f"<think>{text}", finish_reason)
 
 
 def visible(text: str, *, think_opened: bool = False) -> str:

@@ -1,17 +1,20 @@
 """Prompt templates: from a view to token ids, within a budget that is never exceeded silently.
 
 Substitution is one pass over the template, so braces in task text are just text. A template with ``chat=True`` goes through the
-tokenizer's chat template; one with ``chat=False`` is a raw prompt for small models without one.
+tokenizer's chat template; one with ``chat=False`` is a raw prompt for small models without one. What a view brings is data: control
+tokens that stand in it reach the model as text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from drmas_pl.errors import BatchError, ConfigError
+from drmas_pl.chat import Message, probe_template, render_chat
+from drmas_pl.errors import BatchError
+from drmas_pl.tokens import control_tokens, fill, mark
 from drmas_pl.types import Record, View
 
 Overflow = Literal["newest", "both_ends"]
@@ -89,30 +92,23 @@ class Template:
         for text in self.records.values():
             substitute(text, {name: "" for name in ("author", "text", "number")})
 
-    def messages(self, view: View) -> list[dict[str, str]]:
+    def messages(self, view: View) -> list[Message]:
         """Return the chat messages for ``view``."""
-        values = {
-            "question": view.question,
-            "history": self._history(view.history) or self.no_history,
-            "turn": str(view.turn + 1),
-            "turns_left": "" if view.turns_left is None else str(view.turns_left),
-        }
-        user = {"role": "user", "content": substitute(self.user, values)}
-        return (
-            [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
-        )
+        return self._messages(view, lambda value: value)
 
     def text(self, view: View, tokenizer: Tokenizer | None = None) -> str:
         """Return the prompt as text; needs ``tokenizer`` when the template is a chat."""
-        messages = self.messages(view)
-        if not self.chat:
-            return "\n".join(message["content"] for message in messages)
-        if tokenizer is None or not tokenizer.chat_template:
-            raise ConfigError(
-                "the role's template is a chat, but the model's tokenizer has no chat template; choose one with chat=false"
-            )
-        options = {"add_generation_prompt": True, **self.chat_options, "tokenize": False}
-        return str(tokenizer.apply_chat_template(_fold_system(messages, tokenizer), **options))
+        return self._joined(self.messages(view), tokenizer)
+
+    def opens_think(self, tokenizer: Tokenizer) -> bool:
+        """Tell whether responses begin inside a think part, which the prompt has opened.
+
+        Raises:
+            ConfigError: The template is a chat, and the tokenizer's chat template cannot render it.
+        """
+        if self.chat:
+            return probe_template(tokenizer, self.chat_options).opens_think
+        return self.user.rstrip().endswith("<think>")
 
     def render(
         self, view: View, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest"
@@ -128,7 +124,7 @@ class Template:
         Raises:
             PromptOverflow: ``newest`` and the question alone exceeds the budget.
         """
-        ids = tokenizer.encode(self.text(view, tokenizer), add_special_tokens=False)
+        ids = self._encode(view, tokenizer)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), truncated=False)
         if overflow == "both_ends":
@@ -136,32 +132,57 @@ class Template:
             return Prompt(tuple(ids[:head] + ids[len(ids) - (max_tokens - head) :]), truncated=True)
         for first in range(1, len(view.history) + 1):
             shorter = View(view.question, view.history[first:], view.turn, view.turns_left)
-            ids = tokenizer.encode(self.text(shorter, tokenizer), add_special_tokens=False)
+            ids = self._encode(shorter, tokenizer)
             if len(ids) <= max_tokens:
                 return Prompt(tuple(ids), truncated=True)
         raise PromptOverflow(
             f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks"
         )
 
-    def _history(self, history: tuple[Record, ...]) -> str:
+    def _encode(self, view: View, tokenizer: Tokenizer) -> list[int]:
+        """Encode the prompt with what the view brings as text, whatever stands in it."""
+        values: list[str] = []
+        placed = self._messages(view, lambda value: mark(value, values))
+        filled = [{**message, "content": fill(message["content"], values)} for message in placed]
+        control = control_tokens(tokenizer)
+        ids = control.encode(
+            tokenizer,
+            self._joined(filled, tokenizer),
+            frame=lambda: self._joined(placed, tokenizer),
+            key=(self.chat, repr(self.chat_options), *(message["content"] for message in placed)),
+            values=values,
+        )
+        start = [] if self.chat else control.start(tokenizer)
+        return ids if ids[: len(start)] == start else [*start, *ids]
+
+    def _joined(self, messages: list[Message], tokenizer: Tokenizer | None) -> str:
+        if not self.chat:
+            return "\n".join(message["content"] for message in messages)
+        return render_chat(tokenizer, messages, self.chat_options)
+
+    def _messages(self, view: View, insert: Callable[[str], str]) -> list[Message]:
+        """Return the messages, with ``insert`` of everything that the view brings."""
+        values = {
+            "question": insert(view.question),
+            "history": self._history(view.history, insert) or self.no_history,
+            "turn": str(view.turn + 1),
+            "turns_left": "" if view.turns_left is None else str(view.turns_left),
+        }
+        user = {"role": "user", "content": substitute(self.user, values)}
+        return (
+            [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
+        )
+
+    def _history(self, history: tuple[Record, ...], insert: Callable[[str], str]) -> str:
         counts: dict[str, int] = {}
         parts = []
         for record in history:
             if record.kind in self.records:
                 counts[record.kind] = counts.get(record.kind, 0) + 1
-                values = {"author": record.author, "text": record.text, "number": str(counts[record.kind])}
+                values = {
+                    "author": insert(record.author),
+                    "text": insert(record.text),
+                    "number": str(counts[record.kind]),
+                }
                 parts.append(substitute(self.records[record.kind], values))
         return self.separator.join(parts)
-
-
-def _fold_system(messages: list[dict[str, str]], tokenizer: Tokenizer) -> list[dict[str, str]]:
-    """Merge a system message into the user's where the chat template rejects the system role."""
-    if messages[0]["role"] != "system":
-        return messages
-    try:
-        tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # chat templates raise whatever their Jinja source says
-        if "system" not in str(error).lower():
-            raise
-        return [{"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}]
-    return messages

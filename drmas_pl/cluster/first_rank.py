@@ -38,6 +38,7 @@ class FirstRankEngine(Engine):
         self.engine = engine if fabric.is_global_zero else None
         self.policy, self.fabric = policy, fabric
         self.context_length, self.own_weights = engine.context_length, engine.own_weights
+        self.stop_token_ids = engine.stop_token_ids
         self._awake = self._fresh = False
         if self.engine is None:
             engine.close()

@@ -69,6 +69,7 @@ class RankFacts:
         parameter_count: Number of parameters of the whole model.
         context_length: Largest number of prompt plus response tokens of its engine, if it has one with a limit.
         served: Whether the first rank's engine generates for all ranks of the group.
+        end_ids: Ids that end a response.
     """
 
     device: str
@@ -78,6 +79,7 @@ class RankFacts:
     parameter_count: int
     context_length: int | None = None
     served: bool = False
+    end_ids: frozenset[int] = frozenset()
 
 
 class RankProcess(Generic[Member]):

@@ -93,6 +93,7 @@ class Rank(RankProcess[WorkerGroup]):
                     context_length=group.engine.context_length,
                 ),
                 served=isinstance(group.engine, FirstRankEngine),
+                end_ids=next(iter(group.agents.values())).end_ids,
             )
         return facts
 

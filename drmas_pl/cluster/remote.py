@@ -53,7 +53,7 @@ class RemoteGroup(Remote):
         first = self.facts[0]
         self.parameter_count, self.engine.context_length = first.parameter_count, first.context_length
         for agent in self.agents.values():
-            agent.tokenizer = first.tokenizer
+            agent.use_tokenizer(first.tokenizer, end_ids=first.end_ids)
 
     @property
     def served(self) -> bool:

@@ -27,12 +27,14 @@ class Engine(ABC):
         autocast: Opens the precision to compute in; a worker group sets its trainer's, so that both give a token the same log-prob.
         own_weights: Whether it keeps weights of its own, awake and asleep, so that it can generate or take over new ones while others
             train.
+        stop_token_ids: Ids that end a response; agents leave them out of its text.
     """
 
     weights_version: int = 0
     context_length: int | None = None
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     own_weights: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

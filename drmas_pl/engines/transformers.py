@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from drmas_pl.adapters import AdapterPolicy
+from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.forward import Forward
@@ -36,7 +37,7 @@ class TransformersEngine(Engine):
         max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
             samples × longest response. More requests than that are generated in several batches, with equal results. As much
             again may be held by prompts of the previous call with ``reuse_prefixes``.
-        stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
+        stop_token_ids: Ids that end a response; by default those of :func:`drmas_pl.chat.end_token_ids`.
         reuse_prefixes: Whether a prompt takes over keys and values from the previous call where it begins like one of its
             prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
             then agree with a fresh computation to float32 rounding instead of bit for bit.
@@ -225,13 +226,6 @@ class TransformersEngine(Engine):
             Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version)
             for ids, logprobs, length, finish in rows
         ]
-
-
-def end_token_ids(policy: Any, tokenizer: Any) -> set[int]:
-    """Return the ids that end a response according to the tokenizer and the model's generation config."""
-    configured = getattr(getattr(policy, "generation_config", None), "eos_token_id", None)
-    several = configured if isinstance(configured, (list, tuple)) else [configured]
-    return {int(token) for token in (tokenizer.eos_token_id, *several) if token is not None}
 
 
 def weights_state(policy: nn.Module) -> tuple[Any, ...]:

@@ -123,7 +123,7 @@ class WorkerGroup:
         self.engine.autocast = fabric.autocast
         self.engine.sleep()
         for agent in agents:
-            agent.bind(self.module, tokenizer)
+            agent.bind(self.module, tokenizer, end_ids=engine.stop_token_ids)
         self.offload = GroupOffload(
             name,
             what=self.settings.update.offload,

@@ -16,6 +16,8 @@ LAYERS = (
     (
         "functional",
         "batch",
+        "tokens",
+        "chat",
         "prompts",
         "env",
         "engines.base",

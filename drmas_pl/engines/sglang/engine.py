@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.limits import response_room
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.asking import abort_all, ask
@@ -39,7 +40,6 @@ from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.sglang.tenant import Tenant
 from drmas_pl.engines.sglang.transport import Sync
 from drmas_pl.engines.sglang.versions import RESERVED_TOKENS
-from drmas_pl.engines.transformers import end_token_ids
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -77,7 +77,7 @@ class SglangEngine(ServedEngine):
             server's data type.
         folder: Where weights on their way and the server's output are written; servers elsewhere must see the same path. None takes
             a temporary folder.
-        stop_token_ids: Ids that end a response; by default the tokenizer's end token and those of the generation config.
+        stop_token_ids: Ids that end a response; by default those of :func:`drmas_pl.chat.end_token_ids`.
 
     Raises:
         ConfigError: The settings contradict each other, or the interpreter is not there.

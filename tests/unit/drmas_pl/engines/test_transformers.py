@@ -449,6 +449,7 @@ def test_end_tokens_come_from_tokenizer_and_generation_config() -> None:
     assert end_token_ids(policy, Ids()) == {EOS, 9, 10}
     policy.generation_config.eos_token_id = None
     assert end_token_ids(policy, Ids()) == {EOS}
+    assert TransformersEngine(policy, Ids()).stop_token_ids == {EOS}
 
 
 def test_without_any_end_token_it_says_what_to_pass() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from drmas_pl.batch import Row
 from drmas_pl.engines.base import Engine
+from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import CheckpointError, ConfigError, EngineError, LifecycleError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
@@ -100,6 +101,18 @@ def test_updates_belong_into_the_training_phase(shared: Build, rows: Rows) -> No
         group.update(rows, seed=1)
     with group.rollout(), pytest.raises(LifecycleError, match="'shared' is rollout but must be training"):
         group.update(rows, seed=1)
+
+
+def test_agents_leave_out_of_the_text_what_their_engine_stops_at(fabric: Fabric) -> None:
+    groups = make_groups(
+        fabric,
+        sharing="shared",
+        engine=lambda name, policy, tokenizer: TransformersEngine(policy, tokenizer, stop_token_ids=[7]),
+    )
+    (group,) = groups.values()
+    for agent in group.agents.values():
+        assert agent.end_ids == {7, group.tokenizer.eos_token_id}
+        assert agent.decode((*group.tokenizer.encode("a"), 7)) == "a"
 
 
 def test_hooks_hang_on_every_transition() -> None:

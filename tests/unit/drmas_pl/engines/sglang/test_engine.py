@@ -211,6 +211,14 @@ def test_requests_say_everything_and_those_of_a_task_come_together(world: Any) -
     )
 
 
+def test_a_response_ends_where_the_in_process_engine_ends_it(world: Any) -> None:
+    policy, tokenizer, _ = world
+    policy.generation_config.eos_token_id = [tokenizer.eos_token_id, 9]
+    engine = engine_for(world)
+    assert engine.stop_token_ids == TransformersEngine(policy, tokenizer).stop_token_ids == {257, 9}
+    engine.close()
+
+
 def test_concurrency_is_bounded(world: Any) -> None:
     _, _, fake = world
     fake.hooks["/generate"] = slow(0.02, lambda body: True)
