@@ -20,10 +20,10 @@ INTRODUCTION = """# Metrics
 
 Every name that a run logs. `python tools/metrics_page.py` writes this page from `drmas_pl/trainer/metric_registry.py`.
 
-A name has one number everywhere: in `metrics.jsonl`, in the loggers, in the closing table and as `logged_before` and `logged_after` in
-`summary.json`; the record of an evaluation has it under `metrics`. `{phase}` is `train`, `validation`, `validation-greedy`, `test` or
-`test-greedy`, `{evaluation}` one of the last four; `{agent}`, `{group}`, `{critic}` and `{source}` are names of agents, worker groups,
-critics and data sources. An average over nothing is absent.
+A name has one number everywhere: in `metrics.jsonl`, in the loggers, in the trainer's `callback_metrics`, in the closing table, and as
+`logged_before` and `logged_after` in `summary.json`; the record of an evaluation has it under `metrics`. `{phase}` is `train`,
+`validation`, `validation-greedy`, `test` or `test-greedy`, `{evaluation}` one of the last four; `{agent}`, `{group}`, `{critic}` and
+`{source}` are names of agents, worker groups, critics and data sources. An average over nothing is absent.
 """
 OWN = """
 ## Environments and teams

@@ -93,7 +93,7 @@ def evaluate(
         sampled=metrics.get(f"{phase}/success"),
         greedy=metrics.get(f"{phase}-greedy/success"),
         pass_at={k: metrics[f"{phase}/pass@{k}"] for k in settings.pass_at if f"{phase}/pass@{k}" in metrics},
-        sources={source: _source_scores(phase, source, metrics) for source in sources},
+        sources={source: _source_scores(phase, source, metrics, settings.pass_at) for source in sources},
         calls={
             agent: metrics[f"{phase}/{agent}/calls"]
             for agent in agents
@@ -123,13 +123,9 @@ def over_tasks(trajectories: Sequence[Trajectory], number: Number) -> float:
 def _scores(phase: str, trajectories: Sequence[Trajectory], pass_at: Sequence[int]) -> dict[str, float]:
     """Score a pass overall and per data source; what no task has enough samples for is left out."""
     played = [trajectory for trajectory in trajectories if not trajectory.failed]
-    sources: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        sources.setdefault(trajectory.task.data_source, [])
-    for trajectory in played:
-        sources[trajectory.task.data_source].append(trajectory)
     out = {f"{phase}/{name}": value for name, value in _success_rates(played, pass_at).items()}
-    for source, own in sources.items():
+    for source in sorted({trajectory.task.data_source for trajectory in trajectories}):
+        own = [trajectory for trajectory in played if trajectory.task.data_source == source]
         rates = _success_rates(own, pass_at)
         out |= {f"{phase}/source/{source}/{name}": value for name, value in rates.items()}
     return out
@@ -151,9 +147,12 @@ def _success_rates(played: Sequence[Trajectory], pass_at: Sequence[int]) -> dict
     return out
 
 
-def _source_scores(phase: str, source: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def _source_scores(
+    phase: str, source: str, metrics: Mapping[str, float], pass_at: Sequence[int]
+) -> dict[str, float]:
     """Collect the scores of one data source from the logged metrics."""
-    prefix, greedy = f"{phase}/source/{source}/", f"{phase}-greedy/source/{source}/success"
-    scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-    sampled = {"sampled": scores.pop("success")} if "success" in scores else {}
-    return scores | sampled | ({"greedy": metrics[greedy]} if greedy in metrics else {})
+    place = f"/source/{source}/"
+    names = {"sampled": f"{phase}{place}success", "greedy": f"{phase}-greedy{place}success"}
+    for name in ("tasks", *(f"pass@{k}{what}" for k in pass_at for what in ("", "_tasks"))):
+        names[name] = f"{phase}{place}{name}"
+    return {name: metrics[logged] for name, logged in names.items() if logged in metrics}

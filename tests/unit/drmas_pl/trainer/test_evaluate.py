@@ -70,6 +70,14 @@ def test_every_source_has_its_own_scores() -> None:
     }
 
 
+def test_a_source_whose_name_begins_like_another_one_keeps_its_scores_to_itself() -> None:
+    tasks = [Task("a", "a", data_source="sums"), Task("b", "b", data_source="sums/hard")]
+    assert run(Played(), tasks, greedy=False).sources == {
+        "sums": {"tasks": 1.0, "sampled": 1.0},
+        "sums/hard": {"tasks": 1.0, "sampled": 0.25},
+    }
+
+
 def test_every_score_is_logged_under_a_name() -> None:
     result = run(Played([("a", 1)]), pass_at=(2, 4))
     logged = result.metrics
