@@ -78,11 +78,12 @@ def train(config: Any) -> int:
     from drmas_pl.tools.launch.compose import complete, resolved
     from drmas_pl.tools.launch.folder import ConfigFile, check_folder
     from drmas_pl.tools.launch.report import header, outcome
+    from drmas_pl.tools.launch.roles import with_chat_templates
     from drmas_pl.trainer.progress import ProgressBar
 
     hydra_config = HydraConfig.get()
     config = complete(config, job=hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None)
-    plain = resolved(config)
+    plain = with_chat_templates(resolved(config))
     check_folder(plain["output_dir"], plain["resume"])
     run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import drmas_pl
@@ -341,3 +342,20 @@ def _noting(build: Any, built: list[int]) -> Any:
         build(self, *args, max_batch_tokens=max_batch_tokens, **more)
 
     return init
+
+
+def test_any_folder_a_shell_can_name_can_be_trained_into_and_evaluated(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "lr=1e-5 (a), \"b\" 'c' ${seed} [d] {e}"
+    words = ["trainer.max_iterations=1", "rollout.samples=2", "data.tasks_per_iteration=2", "logger=none"]
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    assert train([*TOY, *words, f"output_dir={name}", f"model.chat_template={template}"]) == 0
+    config = yaml.safe_load((folder / name / "config.yaml").read_text())
+    assert (config["output_dir"], config["model"]["chat_template"]) == (name, template)
+    output, said = f"{name}.json", f"{name}.jsonl"
+    asked = [f"checkpoint={name}", f"output={output}", f"trajectories={said}"]
+    assert main([*asked, "evaluation.samples=1"]) == 0
+    record = json.loads((folder / output).read_text())
+    assert record["checkpoint"] == f"{name}/checkpoints/iteration-000001" and (folder / said).is_file()
+    assert main([f"checkpoint={name}?"]) == 1 and f"no checkpoint in {name}?" in capsys.readouterr().err

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from drmas_pl.errors import ConfigError
 
@@ -87,7 +88,7 @@ def _folder(name: str) -> str:
     folder = Path(name).resolve()
     if not name or not folder.is_dir():
         raise ConfigError(f"--config-dir must name a folder, got {name!r}")
-    return f"'file://{folder}'"
+    return quoted(f"file://{folder}")
 
 
 def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collection[str] = ()) -> list[str]:
@@ -112,6 +113,32 @@ def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collect
         else:
             out.append(f"++{key}={value}")
     return out
+
+
+def quoted(text: str) -> str:
+    r"""Return ``text`` as a quoted value of Hydra.
+
+    >>> print(quoted("it's ${5}"))
+    'it\'s ${5}'
+    """
+    body = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", text)
+    body = re.sub(r"\\+\Z", lambda found: found[0] * 2, body)
+    return f"'{body}'"
+
+
+def escaped(node: Any) -> Any:
+    r"""Return plain data in which no text refers to another setting.
+
+    >>> print(escaped(["${seed}"])[0])
+    \${seed}
+    """
+    if isinstance(node, Mapping):
+        return {key: escaped(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [escaped(value) for value in node]
+    if isinstance(node, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", node)
+    return node
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

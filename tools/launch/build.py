@@ -30,7 +30,7 @@ from drmas_pl.tools.launch.roles import (
     build_binding,
     check_run_settings,
     load_named,
-    role_model,
+    loaded_models,
     role_order,
 )
 from drmas_pl.trainer.critics import Critics
@@ -115,7 +115,7 @@ def build_run(
     if trainer.fabric.device.type == "cpu":
         keep_freed_memory()
     names = role_order(team, config["agents"]["roles"])
-    models = {model.path: model for model in (role_model(name, config) for name in names)}
+    models = loaded_models(names, config)
     bindings = [build_binding(name, config) for name in names]
     if "train" in splits:
         trainer.check_method(

@@ -18,8 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.arguments import REQUIRED, nearest, rewrite, split_override
-from drmas_pl.tools.launch.keys import check_keys
+from drmas_pl.tools.launch.arguments import REQUIRED, escaped, nearest, rewrite, split_override
+from drmas_pl.tools.launch.keys import check_keys, replaced_keys
+from drmas_pl.tools.launch.literal import literal_values
 
 MODULE = "drmas_pl.conf"
 
@@ -33,7 +34,11 @@ class Choices:
     @classmethod
     def read(cls, searchpath: Sequence[str] = ()) -> Choices:
         """List groups and options of the shipped files and of further search paths."""
-        folders = [name for word in searchpath for name in re.findall(r"file://([^'\]]+)", word)]
+        folders = [
+            name.removeprefix("file://")
+            for word in searchpath
+            for name in cast(list[str], OverridesParser.create().parse_override(word).value())
+        ]
         groups: dict[str, set[str]] = {}
         for file in (
             file
@@ -68,6 +73,7 @@ def compose_run(
     """
     searchpath = [word for word in overrides if word.startswith("hydra.searchpath")]
     choices = Choices.read(searchpath)
+    overrides = literal_values(named_models(overrides, choices, multirun=multirun), multirun=multirun)
     parts = [split_override(word) for word in overrides if word not in searchpath]
     chosen = {key: value or "" for prefix, key, value in parts if prefix != "~" and key in choices.groups}
     check_choices(chosen, choices)
@@ -75,12 +81,72 @@ def compose_run(
     _require({*chosen, *bound}, choices)
     words = rewrite(overrides, choices.groups, bound=bound)
     single = first_values(words, multirun=multirun)
-    config = _compose(single, config_name)
+    dropped = _dropped(single, config_name)
+    # Hydra finds nothing to remove where a value is null, hence a value first
+    removals = [word for path in dropped for word in (f"++{path}=0", f"~{path}")]
+    words = [*removals, *words]
+    config = _compose([*removals, *single], config_name)
     selected = _selected(config, choices)
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    check_keys(_plain(config), _plain(_compose([*searchpath, *selected], config_name, hydra=False)))
+    reference = _plain(_compose([*searchpath, *selected], config_name, hydra=False))
+    for path in dropped:
+        remove(reference, path)
+    check_keys(_plain(config), reference)
     return config, words
+
+
+def named_models(overrides: Sequence[str], choices: Choices, *, multirun: bool = False) -> list[str]:
+    """Replace ``model=`` with a folder or the name of a model by the file for such models and its path.
+
+    >>> named_models(["model=Qwen/Qwen2.5-0.5B", "model=hub"], Choices({"model": ["hub"]}))
+    ['model=hub', 'model.path=Qwen/Qwen2.5-0.5B', 'model=hub']
+    """
+    out = []
+    for word in overrides:
+        prefix, key, value = split_override(word)
+        if (
+            key == "model"
+            and prefix != "~"
+            and _is_model(value or "", choices.groups["model"], multirun=multirun)
+        ):
+            out += ["model=hub", f"model.path={value}"]
+        else:
+            out.append(word)
+    return out
+
+
+def _is_model(value: str, options: Collection[str], *, multirun: bool) -> bool:
+    """Tell whether a value is no file of the group ``model`` but a model: a folder, or a name with a slash or a colon."""
+    values = value.split(",") if multirun and not Path(value).exists() else [value]
+    return all(
+        item not in options and (bool(re.search("[/:]", item)) or Path(item).is_dir()) for item in values
+    )
+
+
+def remove(config: dict[str, Any], path: str) -> None:
+    """Take the value at a dotted path out of a configuration, if it is there."""
+    *parents, last = path.split(".")
+    node: Any = config
+    for name in parents:
+        node = node.get(name) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node.pop(last, None)
+
+
+def _dropped(words: Sequence[str], config_name: str) -> list[str]:
+    """Return the settings that go with a ``_target_`` of a file when another one is typed for it."""
+    targets = {
+        key.removesuffix("._target_"): value.strip("'\"")
+        for prefix, key, value in map(split_override, words)
+        if key.endswith("._target_") and prefix != "~" and value is not None
+    }
+    if not targets:
+        return []
+    inside = tuple(f"{place}." for place in targets)
+    rest = [word for word in words if not split_override(word)[1].startswith(inside)]
+    config = _plain(_compose(rest, config_name, hydra=False))
+    return [path for place, target in targets.items() for path in replaced_keys(config, place, target)]
 
 
 def compose_file(group: str, option: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -97,12 +163,10 @@ def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
     OmegaConf.set_struct(config, False)
     for section in (config.env, config.agents):
         section.name = section.get("name") or str(section.get("_target_")).rpartition(".")[2]
-    if config.output_dir is None:
-        config.output_dir = run_folder(config.resume) or fresh_folder(
-            f"{config.env.name}-{config.agents.name}"
-        )
-    if job is not None:
-        config.output_dir = f"{config.output_dir}/{job}"
+    folder = config.output_dir or run_folder(config.resume)
+    if folder is None:
+        folder = fresh_folder(f"{config.env.name}-{config.agents.name}")
+    config.output_dir = escaped(folder if job is None else f"{folder}/{job}")
     return config
 
 
@@ -182,8 +246,9 @@ def check_choices(chosen: Mapping[str, str], choices: Choices) -> None:
         for option in value.strip("[]").split(","):
             if option != "null" and option not in choices.groups[group]:
                 known = choices.groups[group]
+                more = "; or name a folder, or a model of the hub as owner/name" if group == "model" else ""
                 raise ConfigError(
-                    f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}"
+                    f"{group} has no option {option!r}{nearest(option, known) or ';'} choose from: {', '.join(known)}{more}"
                 )
 
 

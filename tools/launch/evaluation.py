@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.tools.launch.arguments import nearest, split_override
+from drmas_pl.tools.launch.arguments import escaped, nearest, split_override
 from drmas_pl.tools.launch.compose import (
     Choices,
     check_choices,
@@ -31,6 +31,7 @@ from drmas_pl.tools.launch.compose import (
 )
 from drmas_pl.tools.launch.construct import settings
 from drmas_pl.tools.launch.keys import check_keys
+from drmas_pl.tools.launch.literal import literal_values
 from drmas_pl.tools.launch.roles import role_model
 from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
 from drmas_pl.workers.build_critics import CRITIC
@@ -43,7 +44,7 @@ _IDLE = re.compile(
     r"|trainer\.(?!(accelerator|devices|strategy|precision|record_prompts)$).*"
 )
 _FIXED = re.compile(
-    r"env|agents|experiment|model|model\.(path|template|lr)|retriever(\..*)?"
+    r"env|agents|experiment|model|model\.(path|template|chat_template|lr)|retriever(\..*)?"
     r"|agents\.roles\.\w+\.(_target_|model|template|trainable|lr|objective|optimizer|update)(\..*)?"
 )
 _KEPT = ("accelerator", "devices", "strategy", "precision", "record_prompts")
@@ -105,7 +106,7 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
     checkpoint = find_checkpoint(str(values["checkpoint"]))
     manifest = read_manifest(checkpoint)
-    config = _stored(checkpoint, overrides)
+    config = _stored(checkpoint, literal_values(overrides))
     folders = {agent: str(checkpoint / "groups" / group) for agent, group in manifest.agents.items()}
     if set(folders) != set(config["agents"]["roles"]):
         raise CheckpointError(
@@ -132,12 +133,12 @@ def _stored(checkpoint: Path, overrides: Sequence[str]) -> dict[str, Any]:
             f"{run / CONFIG} cannot be read ({error}); a checkpoint is evaluated with the configuration of its run"
         ) from error
     known = {
-        **stored,
+        **escaped(stored),
         "checkpoint": None,
         "split": "test",
         "output": None,
         "trajectories": None,
-        "output_dir": str(run),
+        "output_dir": escaped(str(run)),
     }
     config, choices = OmegaConf.create(known), Choices.read()
     for word in first_values(overrides, multirun=False):

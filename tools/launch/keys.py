@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from drmas_pl.agent import Agent
@@ -54,6 +54,38 @@ def check_keys(
     for path in _paths(config):
         if path not in known and not path.startswith(open_nodes):
             raise ConfigError(f"unknown setting {path!r}{_suggestion(path, known)}")
+
+
+def replaced_keys(config: Mapping[str, Any], place: str, target: str) -> list[str]:
+    """Return the paths of the settings that are no longer meant when another ``_target_`` takes a place.
+
+    These are the arguments of the class that was there. Of a class derived from it those that it does not take; a team keeps its
+    roles, and a role what every role can set.
+
+    Args:
+        config: The configuration before, as plain data.
+        place: Dotted path of the object, such as ``advantage``.
+        target: What it becomes.
+    """
+    node: Any = config
+    for name in place.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    before = node.get("_target_") if isinstance(node, Mapping) else None
+    if not isinstance(before, str) or before in ("???", target):
+        return []
+    old, new = import_target(before, place), import_target(target, place)
+    kept = {*TARGET_KEYS, *_kept(place)}
+    if inspect.isclass(old) and inspect.isclass(new) and issubclass(new, old):
+        open_ended = any(item.kind is item.VAR_KEYWORD for item in _signature(new).values())
+        kept |= set(node if open_ended else _parameters(new))
+    return [f"{place}.{name}" for name in node if name not in kept]
+
+
+def _kept(place: str) -> Sequence[str]:
+    """Return the settings of a place that are nobody's arguments, or everybody's."""
+    if place.startswith("agents.roles."):
+        return (*ROLE_KEYS, *_parameters(Agent))
+    return {"env": ("name",), "agents": ("name", "roles")}.get(place, ())
 
 
 def _suggestion(path: str, known: set[str]) -> str:
@@ -127,8 +159,6 @@ def _nodes(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Map
 
 def _parameters(thing: Any) -> list[str]:
     """Return the names of the arguments."""
-    if is_dataclass(thing):
-        return [item.name for item in fields(thing)]
     return [
         name for name, parameter in _signature(thing).items() if parameter.kind is not parameter.VAR_KEYWORD
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -38,6 +39,7 @@ class ModelSettings:
         max_new_tokens: Response budget.
         dtype: Data type of the weights.
         attn_implementation: As in Transformers; None leaves the choice to it.
+        chat_template: Jinja template in the place of the tokenizer's own, or a file that holds it.
         threads: CPU threads of torch; None leaves the choice to it.
     """
 
@@ -48,12 +50,52 @@ class ModelSettings:
     max_new_tokens: int
     dtype: Literal["float32", "bfloat16", "float16"]
     attn_implementation: str | None
+    chat_template: str | None = None
     threads: int | None = None
 
 
 def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:
     """Load a model as its settings say."""
-    return load_model(path, dtype=models[path].dtype, attn_implementation=models[path].attn_implementation)
+    chosen = models[path]
+    model, tokenizer = load_model(path, dtype=chosen.dtype, attn_implementation=chosen.attn_implementation)
+    if chosen.chat_template is not None:
+        tokenizer.chat_template = chat_template(chosen.chat_template)
+    return model, tokenizer
+
+
+def chat_template(value: str) -> str:
+    """Return a chat template that is given as itself or as the file that holds it.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if "{{" in value or "{%" in value:
+        return value
+    try:
+        return Path(value).read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.chat_template must be a Jinja template with {{{{ }}}} or {{% %}}, or a file that holds one; "
+            f"{value!r} cannot be read ({error})"
+        ) from error
+
+
+def with_chat_templates(config: dict[str, Any]) -> dict[str, Any]:
+    """Put the text of template files into a configuration, so that a run's own one says what its prompts are built with.
+
+    Raises:
+        ConfigError: A file cannot be read.
+    """
+    roles = config["agents"]["roles"]
+    nodes = [
+        config["model"],
+        *(role.get("model") for role in roles.values()),
+        (config["critic"] or {}).get("model"),
+    ]
+    for node in nodes:
+        if isinstance(node, dict) and node.get("chat_template"):
+            node["chat_template"] = chat_template(node["chat_template"])
+    return config
 
 
 def check_run_settings(config: Mapping[str, Any]) -> None:
@@ -88,6 +130,25 @@ def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
 def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:
     """Return the model of a role."""
     return named_model(config["agents"]["roles"][name].get("model"), config, f"agents.roles.{name}.model")
+
+
+def loaded_models(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, ModelSettings]:
+    """Return the models of roles by path.
+
+    Raises:
+        ConfigError: Two roles want one model loaded in two ways.
+    """
+    models: dict[str, ModelSettings] = {}
+    for name in names:
+        model = role_model(name, config)
+        known = models.setdefault(model.path, model)
+        for key in ("dtype", "attn_implementation", "chat_template"):
+            if getattr(known, key) != getattr(model, key):
+                raise ConfigError(
+                    f"agents.roles.{name}.model.{key} is {getattr(model, key)!r}, but another role loads {model.path} "
+                    f"with {getattr(known, key)!r}; one model is loaded once, so that these must be equal"
+                )
+    return models
 
 
 def named_model(

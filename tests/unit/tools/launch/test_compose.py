@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.tools.launch.arguments import separate
 from drmas_pl.tools.launch.compose import Choices, complete, compose_file, compose_run, first_values, resolved
 from tests.helpers.launching import configure
@@ -131,6 +133,90 @@ def test_a_file_of_the_run_folder_takes_what_no_mlflow_server_is_there_for(
     assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "sqlite:////runs/a/logs/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "http://host:5000"
+
+
+@pytest.mark.parametrize("value", ["Qwen/Qwen2.5-0.5B", "random:llama-tiny", "folder", "./a=b (c), d's"])
+def test_a_folder_or_a_name_of_the_hub_is_a_model(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    model = configure(*WORLD, f"model={value}", "model.lr=0.5")["model"]
+    assert (model["path"], model["template"], model["lr"]) == (value, "full", 0.5)
+    with pytest.raises(
+        ConfigError, match=r"no option 'gpt3'; choose .*; or name a folder, or a model of the hub"
+    ):
+        configure(*WORLD, "model=gpt3")
+
+
+def test_models_can_be_swept() -> None:
+    words = compose_run([*WORLD, "model=Qwen/A,/b"], multirun=True)[1]
+    assert words[2:] == ["model=hub", "++model.path=Qwen/A,/b"]
+    with pytest.raises(ConfigError, match="model has no option 'Qwen/A'"):
+        compose_run([*WORLD, "model=tiny_math,Qwen/A"], multirun=True)
+
+
+class Other:
+    """An estimator of nobody's making."""
+
+    def __init__(self, strength: float = 1.0, unit: str = "none") -> None: ...
+
+
+class Derived(GroupNormalizer):
+    """Takes fewer settings than its base."""
+
+    def __init__(self, *, eps: float = 1.0, strength: float = 1.0) -> None:
+        super().__init__(eps=eps)
+
+
+HERE = "tests.unit.tools.launch.test_compose"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((f"advantage._target_={HERE}.Other",), {}),
+        ((f"advantage._target_={HERE}.Other", "advantage.strength=2"), {"strength": 2}),
+        (("advantage.unit=x", f"advantage._target_={HERE}.Other", "advantage=gae"), {"unit": "x"}),
+        ((f"advantage._target_={HERE}.Derived", "advantage.strength=2"), {"eps": 1e-6, "strength": 2}),
+    ],
+)
+def test_a_target_takes_the_place_of_a_preset(words: tuple[str, ...], expected: dict[str, Any]) -> None:
+    node = configure(*WORLD, *words)["advantage"]
+    assert node.pop("_target_").startswith(HERE) and node == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((f"advantage._target_={HERE}.Other", "advantage.strenght=2"), "did you mean 'advantage.strength'"),
+        (
+            (f"advantage._target_={HERE}.Other", "advantage.std_scope=[task]"),
+            "unknown setting 'advantage.std_scope'",
+        ),
+        ((f"credit._target_={HERE}.Other", "credit.alpha=2"), "unknown setting 'credit.alpha'"),
+    ],
+)
+def test_settings_of_a_target_are_those_that_it_takes(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(*WORLD, *words)
+
+
+def test_another_team_or_role_keeps_what_is_not_its_argument() -> None:
+    agents = configure(
+        *WORLD,
+        "agents._target_=tests.helpers.toy.WriterEditor",
+        "agents.roles.search._target_=tests.helpers.toy.Speaker",
+        "agents.roles.search.lr=0.5",
+    )["agents"]
+    assert set(agents) == {"name", "_target_", "roles"} and agents["name"] == "hierarchy"
+    assert agents["roles"]["search"]["lr"] == 0.5 and agents["roles"]["search"]["trainable"] is True
+
+
+def test_a_target_in_a_sweep_drops_the_preset_too() -> None:
+    words = [*WORLD, f"advantage._target_={HERE}.Other", "advantage.strength=1,2"]
+    config, overrides = compose_run(words, multirun=True)
+    assert set(config.advantage) == {"_target_", "strength"} and "~advantage.unit" in overrides
 
 
 def test_a_sweep_stands_for_its_first_value() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from drmas_pl.tools.launch.roles import (
     ModelSettings,
     build_binding,
     check_run_settings,
+    load_named,
+    loaded_models,
     role_model,
     role_order,
+    with_chat_templates,
 )
 from tests.helpers.launching import configure
 
@@ -158,3 +162,34 @@ def test_roles_are_the_teams_agents_and_nobody_else() -> None:
         match=r"must name exactly \['solver', 'verifier'\], got \['solver', 'verifer'\]; did you mean 'verifier'",
     ):
         role_order(team, {"solver": {}, "verifer": {}})
+
+
+TEMPLATE = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_chat_template_is_a_setting_of_the_model(as_file: bool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text(TEMPLATE)
+    value = str(file) if as_file else TEMPLATE
+    run = with_chat_templates(config(model__chat_template=value))
+    assert run["model"]["chat_template"] == TEMPLATE
+    models = {"random:llama-tiny": role_model("solver", config(model__chat_template=value))}
+    tokenizer = load_named(models, "random:llama-tiny")[1]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<hi>"
+
+
+def test_a_chat_template_of_a_role_is_its_own() -> None:
+    own = {"path": "random:llama-tiny", "chat_template": TEMPLATE}
+    run = config(agents__roles__solver__model=own)
+    assert role_model("solver", run).chat_template == TEMPLATE
+    assert role_model("verifier", run).chat_template is None
+    with pytest.raises(
+        ConfigError, match=r"verifier.model.chat_template is None, but another role loads random:l"
+    ):
+        loaded_models(["solver", "verifier"], run)
+
+
+def test_a_chat_template_must_be_readable() -> None:
+    with pytest.raises(ConfigError, match=r"model.chat_template must be a Jinja template .* 'nowhere.jinja'"):
+        with_chat_templates(config(model__chat_template="nowhere.jinja"))
