@@ -246,13 +246,14 @@ SIGNAL: Final = Section(
 
 UPDATE: Final = Section(
     "Update of an agent",
-    "Means over trained tokens of the rows that were computed, averaged over the iteration's minibatches; `_max` are maxima.",
+    "Means over the iteration's trained tokens; `_max` are maxima, `loss` and `grad_norm` means over minibatches. Of turns with "
+    "advantage 0 only those count that another term of the loss needs, such as a KL penalty.",
     _metrics(
         "functional/metrics.py",
         "train/{agent}/",
         {
-            "tokens": ("trained tokens of a minibatch", "Size of the update.", "stable"),
-            "rows": ("turns of a minibatch that were computed", "Size of the update.", "stable"),
+            "tokens": ("trained tokens that were computed", "Size of the update.", "stable"),
+            "rows": ("turns that were computed", "Size of the update.", "stable"),
             "ratio": ("mean of π/π_old", "Distance from the policy that sampled.", "1 ± 0.05"),
             "ratio_max": ("largest π/π_old", "Outliers.", "below 10; 1 at the first step"),
             "effective_share": (
