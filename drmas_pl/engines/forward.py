@@ -18,6 +18,7 @@ class Forward:
 
     Args:
         policy: A Transformers causal language model, possibly wrapped by PEFT.
+        may_split: Whether attention may be split into prompt and response at all.
 
     Attributes:
         layers: Number of decoder layers.
@@ -27,7 +28,7 @@ class Forward:
             when the weights change.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, *, may_split: bool = True) -> None:
         base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         config = policy.config.get_text_config()
         names = inspect.signature(base.forward).parameters
@@ -35,7 +36,7 @@ class Forward:
             getattr(config, "layer_types", None) or ()
         ) - {"full_attention"}
         self.layers: int = config.num_hidden_layers
-        self.splits_attention = config._attn_implementation == "sdpa" and not windowed
+        self.splits_attention = may_split and config._attn_implementation == "sdpa" and not windowed
         self.fuses = self.splits_attention and can_fuse(policy)
         self._mode = SharedPromptMode(packs=not self.fuses)
         self._policy = policy

@@ -16,9 +16,10 @@ from torch import nn
 from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
+from drmas_pl.engines.decode_check import check_architecture, make_forward
 from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.forward import Forward
-from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.limits import response_room, usable_context
 from drmas_pl.engines.row_cache import Memory
 from drmas_pl.engines.stopping import StopTexts
 from drmas_pl.engines.weights_copy import WeightsCopy
@@ -47,7 +48,7 @@ class TransformersEngine(Engine):
 
     Raises:
         ConfigError: Neither tokenizer nor model name an end token, ``max_batch_tokens`` is not positive, there is a ``device`` without a
-            copy, or the policy's weights cannot be copied.
+            copy, the policy's weights cannot be copied, or its architecture cannot be decoded here.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class TransformersEngine(Engine):
             raise ConfigError(
                 "neither tokenizer nor generation config name an end token; pass stop_token_ids"
             )
-        self.context_length = getattr(policy.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
+        check_architecture(policy)
+        self.context_length = usable_context(policy.config)
         self.own_weights = copy
         self._copy = WeightsCopy(policy, device) if copy else None
         self._stop_texts = StopTexts(tokenizer)
@@ -89,6 +91,13 @@ class TransformersEngine(Engine):
         self._forward: Forward | None = None
         self._state: Any = None
         self._awake = True
+        if not copy and not is_sharded(policy):
+            self._try_out()
+
+    def _try_out(self) -> None:
+        """Find out now, and not with the first prompt, whether the policy can be decoded."""
+        with evaluating(self._trained), torch.inference_mode():
+            make_forward(self._trained)
 
     @property
     def policy(self) -> nn.Module:
@@ -168,7 +177,7 @@ class TransformersEngine(Engine):
             self._forget()
             self._state = state
         if self._forward is None or not self._forward.fuses:
-            self._forward = Forward(self.policy)
+            self._forward = make_forward(self.policy)
         return self._forward
 
     def _remember(self, batch: DecodeBatch) -> None:
@@ -226,6 +235,11 @@ class TransformersEngine(Engine):
             Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version)
             for ids, logprobs, length, finish in rows
         ]
+
+
+def is_sharded(policy: nn.Module) -> bool:
+    """Tell whether ranks hold shares of the weights, so that a forward pass needs all of them at the same time."""
+    return any(hasattr(parameter, "_local_tensor") for parameter in policy.parameters())
 
 
 def weights_state(policy: nn.Module) -> tuple[Any, ...]:

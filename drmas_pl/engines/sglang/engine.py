@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from drmas_pl.chat import end_token_ids
-from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.limits import response_room, usable_context
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.asking import abort_all, ask
 from drmas_pl.engines.sglang.assembly import (
@@ -123,8 +123,7 @@ class SglangEngine(ServedEngine):
         self.own_weights = self._keeper.release == "nothing"
         self._transport = make_transport(sync, self._keeper)
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-        text_config = policy.config.get_text_config()  # type: ignore[union-attr, operator]
-        limits = (settings.context_length, getattr(text_config, "max_position_embeddings", None))
+        limits = (settings.context_length, usable_context(policy.config))
         self._tenant = Tenant(
             self._keeper,
             self._transport,

@@ -316,6 +316,7 @@ def test_forgetting_finished_prompts_changes_nothing(kind: str) -> None:
 
 def test_equal_beginnings_are_decoded_once() -> None:
     policy = model()
+    engine = TransformersEngine(policy, Ids(), stop_token_ids=[63])
     rows: list[int] = []
     policy.register_forward_pre_hook(
         lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
@@ -324,7 +325,7 @@ def test_equal_beginnings_are_decoded_once() -> None:
         GenerationRequest((5, 6, 7), SamplingParams(temperature=0, max_new_tokens=4), seed=seed)
         for seed in range(9)
     ]
-    assert len(set(ids_of(TransformersEngine(policy, Ids(), stop_token_ids=[63]).generate(greedy)))) == 1
+    assert len(set(ids_of(engine.generate(greedy)))) == 1
     assert rows and set(rows) == {1}
 
 
