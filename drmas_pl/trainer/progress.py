@@ -44,7 +44,8 @@ class ProgressBar(Callback):
         self, trainer: MultiAgentTrainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar by one iteration, or log a line."""
-        text = describe(outputs, list(trainer.agents))
+        causes = [diagnosis.cause for diagnosis in trainer.state.diagnoses]
+        text = " | ".join([describe(outputs, list(trainer.agents)), *causes])
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(1)

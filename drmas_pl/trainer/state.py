@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import resource
 import sys
 import time
@@ -16,9 +17,11 @@ from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.team import Team
 from drmas_pl.trainer.checkpoint import Manifest
+from drmas_pl.trainer.diagnosis import Diagnosis
 from drmas_pl.trainer.evaluate import Evaluation
 from drmas_pl.workers.contract import Group
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -46,6 +49,28 @@ class RunState:
     _started: float = field(default_factory=time.perf_counter)
     _playing: bool = False
     _lightning: TrainerState = field(default_factory=TrainerState)
+    _diagnoses: tuple[Diagnosis, ...] = ()
+    _lasting: tuple[Diagnosis, ...] | None = None
+
+    @property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """What kept the newest iteration from learning."""
+        return self._diagnoses
+
+    @property
+    def lasting(self) -> tuple[Diagnosis, ...]:
+        """What kept every iteration since the start or the last resume from learning, in the newest one's words."""
+        return self._lasting or ()
+
+    def diagnosed(self, found: tuple[Diagnosis, ...]) -> None:
+        """Note what keeps an iteration from learning; what the first one finds is said at once."""
+        if self._lasting is None:
+            for diagnosis in found:
+                log.warning("%s", diagnosis.message)
+            self._lasting = found
+        causes = {diagnosis.cause for diagnosis in self._lasting}
+        self._diagnoses = found
+        self._lasting = tuple(diagnosis for diagnosis in found if diagnosis.cause in causes)
 
     @property
     def fn(self) -> TrainerFn | None:
@@ -158,6 +183,7 @@ class RunState:
             "highlights_before": first.get("highlights", {}),
             "best": None if self.best_at is None else {"iteration": self.best_at, "score": self.best},
             "iterations": self.iteration,
+            "warnings": [diagnosis.message for diagnosis in self.lasting],
             "seconds": round(self.seconds, 1),
             "peak_rss_mb": round(peak_rss_mb(), 1),
         }

@@ -51,6 +51,7 @@ from drmas_pl.trainer.checkpoint import (
     save_checkpoint,
 )
 from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
+from drmas_pl.trainer.diagnosis import diagnose
 from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
@@ -247,6 +248,7 @@ class MultiAgentTrainer(TrainerProperties):
                 said = with_advantages(drawn.trajectories, trained, advantage, iteration=self.iteration)
                 self._record("train", said)
                 self._log(metrics)
+                self._diagnose(table, trained, advantage)
                 self._call("on_train_batch_end", metrics, drawn.tasks, index)
                 self._check_signal(reports)
                 if self._due(self.evaluation.every):
@@ -316,6 +318,7 @@ class MultiAgentTrainer(TrainerProperties):
         self._bind(team, groups, data, critics)
         data.setup("fit")
         self.state, kept, self.resumed_from = RunState(), None, None
+        self._saved_at: int | None = None
         if ckpt_path is not None:
             path = find_checkpoint(ckpt_path)
             options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
@@ -387,7 +390,7 @@ class MultiAgentTrainer(TrainerProperties):
     def _guarded(self) -> Iterator[None]:
         """Let Ctrl-C end the run in good order, and callbacks and loggers know how it ended."""
         try:
-            with on_interrupt(self._request_stop), self._running(TrainerFn.FITTING):
+            with on_interrupt(self._request_stop), self._running(TrainerFn.FITTING), self._saved_if_stopped():
                 yield
             finalize(self.loggers, "success")
         except BaseException:
@@ -524,6 +527,7 @@ class MultiAgentTrainer(TrainerProperties):
         if self.keep_best and self.state.best_at is not None:
             keep.add(f"iteration-{self.state.best_at:06d}")
         prune_checkpoints(self.folder.checkpoints, keep)
+        self._saved_at = self.iteration
 
     def _finish(self) -> None:
         """Write summary and plot and let every callback know."""
@@ -543,16 +547,50 @@ class MultiAgentTrainer(TrainerProperties):
             trajectories = with_prompts(trajectories, self.agents)
         write_trajectories(self.folder.trajectories(phase, self.iteration), trajectories)
 
-    def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
-        """Stop a run that has learnt nothing for too long."""
-        self.state.idle = (
-            0 if any(report.steps for report in reports.values()) or not reports else self.state.idle + 1
-        )
-        if self.state.idle >= self.rollout.max_idle_iterations:
-            raise TrainingStopped(
-                f"no learning signal for {self.state.idle} iterations: every group's rewards are equal; look at the recorded trajectories, "
-                "lower the difficulty, or raise rollout.samples"
+    def _diagnose(self, table: TurnTable, trained: TurnTable, advantage: Tensor | TokenAdvantages) -> None:
+        """Find what keeps the iteration from learning."""
+        learners = [
+            agent for group in self.groups.values() if group.settings.trainable for agent in group.agents
+        ]
+        self.state.diagnosed(
+            diagnose(
+                table,
+                trained,
+                advantage,
+                trainable=learners,
+                scopes=self.estimator.scopes,
+                samples=self.rollout.samples,
             )
+        )
+
+    def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
+        """Stop a run that has learnt nothing for too long; one that goes on from there is given as long again."""
+        learnt = any(report.steps for report in reports.values()) or not reports
+        self.state.idle = 0 if learnt else self.state.idle + 1
+        if self.state.idle >= self.rollout.max_idle_iterations:
+            idle, self.state.idle = self.state.idle, 0
+            causes = "; ".join(diagnosis.message for diagnosis in self.state.diagnoses)
+            raise TrainingStopped(
+                f"no learning signal for {idle} iterations: {causes or 'no advantage in any row'}"
+            )
+
+    @contextmanager
+    def _saved_if_stopped(self) -> Iterator[None]:
+        """Save before a guard rail ends the run, and say how it goes on."""
+        try:
+            yield
+        except TrainingStopped as error:
+            try:
+                if self._saved_at != self.iteration:
+                    self._save()
+            except Exception as failure:
+                log.warning("the run could not be saved where it stopped: %s", failure)
+            if self._saved_at is None:
+                raise
+            raise TrainingStopped(
+                f"{error}; once the cause is removed, go on from iteration {self._saved_at}: "
+                f"python tools/train.py resume={self.folder.path}"
+            ) from error
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.iteration % every == 0

@@ -303,3 +303,29 @@ def test_settings_of_the_toy_reach_the_run(folder: Path, monkeypatch: pytest.Mon
         trainer.rollout.max_calls,
         trainer.evaluation.greedy,
     ) == (False, 7, 9, False)
+
+
+def test_a_run_that_cannot_learn_says_so_in_line_and_table(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model that ships for searching teams has never seen a boxed answer."""
+    words = ["+env=search", "+agents=loop", "trainer.max_iterations=1", "rollout.samples=2", "logger=none"]
+    few = ["data.tasks_per_iteration=2", "data.limit_validation=2", "evaluation.greedy=false"]
+    assert main([*words, *few, "output_dir=run"]) == 0
+    printed = capsys.readouterr()
+    cause = "every utterance is invalid: solver (4 of 4: no \\boxed{})"
+    setting = "raise agents.roles.solver.sampling.max_new_tokens"
+    assert cause in printed.err and setting in printed.err
+    assert "| every utterance invalid\n" in printed.err
+    assert f"cannot learn: {cause}" in printed.out and setting in printed.out
+
+
+def test_a_guard_rail_names_the_command_that_goes_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = ["rollout.samples=1", "rollout.max_idle_iterations=1", "output_dir=run", "logger=none"]
+    assert run(*alone) == 1
+    said = capsys.readouterr().err
+    assert "error: no learning signal for 1 iterations: " in said
+    assert said.endswith("go on from iteration 1: python tools/train.py resume=run\n")
+    assert (folder / "run" / "checkpoints" / "iteration-000001").is_dir()

@@ -72,6 +72,9 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     width = max(len(row[0]) for row in rows)
     table = [f"{name:<{width}}  {before:>7}  {after:>7}" for name, before, after in rows]
     table.insert(1, "-" * (width + 18))
+    table += [
+        f"{'cannot learn' if item.total else 'warning'}: {item.message}" for item in trainer.state.lasting
+    ]
     folder = Path(config["output_dir"])
     places = {
         "logs": folder / "logs",

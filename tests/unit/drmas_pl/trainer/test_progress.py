@@ -5,20 +5,25 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from drmas_pl.trainer.diagnosis import Diagnosis
 from drmas_pl.trainer.progress import ProgressBar, describe
 
 METRICS = {"train/reward": 0.5, "train/a/calls": 1.25, "train/b/calls": 2.0, "train/a/grad_norm": 0.4}
 
 
-def follow(bar: ProgressBar, iterations: int, first: int = 1) -> None:
-    """Show a run of so many iterations."""
+def follow(bar: ProgressBar, iterations: int, first: int = 1, causes: Sequence[str] = ()) -> None:
+    """Show a run of so many iterations that something keeps from learning."""
     trainer: Any = SimpleNamespace(
-        iteration=first - 1, max_iterations=iterations, agents={"a": None, "b": None}
+        iteration=first - 1,
+        max_iterations=iterations,
+        agents={"a": None, "b": None},
+        state=SimpleNamespace(diagnoses=[Diagnosis(cause, "") for cause in causes]),
     )
     bar.on_train_start(trainer, None)
     for iteration in range(first, iterations + 1):
@@ -46,6 +51,12 @@ def test_without_a_terminal_some_lines_are_logged(
         caplog.messages[-1]
         == f"iteration {iterations}/{iterations}  reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
     )
+
+
+def test_the_line_says_what_keeps_an_iteration_from_learning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        follow(ProgressBar(), 1, causes=["all agents frozen", "all rewards equal"])
+    assert caplog.messages[0].endswith("grad a 0.40 | all agents frozen | all rewards equal")
 
 
 class Terminal(io.StringIO):

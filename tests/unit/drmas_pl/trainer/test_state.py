@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
 
+from drmas_pl.trainer.diagnosis import Diagnosis
 from drmas_pl.trainer.evaluate import Evaluation
 from drmas_pl.trainer.state import RunState, limit_batches, peak_rss_mb
 from tests.helpers.toy import EvenEnv, WriterEditor
@@ -97,6 +99,7 @@ def test_the_summary_compares_before_and_after() -> None:
         },
         "best": {"iteration": 1, "score": 0.75},
         "iterations": 2,
+        "warnings": [],
     }
     assert {name: summary[name] for name in expected} == expected
     assert set(summary) - set(expected) == {"seconds", "peak_rss_mb"} and summary["peak_rss_mb"] > 0
@@ -138,3 +141,20 @@ def test_other_limits_are_refused(limit: Any) -> None:
 
 def test_memory_is_measured_in_megabytes() -> None:
     assert 50 < peak_rss_mb() < 100_000
+
+
+def test_what_keeps_a_run_from_learning_is_told_once_and_kept_while_it_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second, later = (Diagnosis(name, f"because of {name}") for name in ("first", "second", "later"))
+    state = RunState()
+    with caplog.at_level(logging.WARNING, "drmas_pl"):
+        state.diagnosed((first, second))
+        state.diagnosed((Diagnosis("second", "in other words"), later))
+    assert caplog.messages == ["because of first", "because of second"]
+    assert state.diagnoses[1] == later and state.lasting == (Diagnosis("second", "in other words"),)
+    state.diagnosed(())
+    state.diagnosed((second,))
+    assert state.lasting == ()
+    restored = RunState.restore(state.manifest(0, {}, {}).state)
+    assert restored.lasting == () and restored.diagnoses == ()

@@ -360,16 +360,75 @@ def test_the_last_and_the_best_checkpoint_are_kept(
     assert {int(path.name[-6:]) for path in (tmp_path / "checkpoints").glob("iteration-*")} == kept
 
 
-def test_a_run_without_signal_is_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Generous(EvenEnv):
-        def act(self, action: str) -> StepResult:
-            return StepResult("", 1.0, terminated=True, success=True)
+class Generous(EvenEnv):
+    """Pays everybody."""
 
+    def act(self, action: str) -> StepResult:
+        return StepResult("", 1.0, terminated=True, success=True)
+
+
+def test_a_run_without_signal_is_stopped_and_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rollout = RolloutSettings(samples=2, max_idle_iterations=3)
-    with pytest.raises(
-        TrainingStopped, match="no learning signal for 3 iterations: every group's rewards are equal"
-    ):
+    with caplog.at_level(logging.WARNING, "drmas_pl"), pytest.raises(TrainingStopped) as stopped:
         fit(tmp_path, team=WriterEditor(Generous()), rollout=rollout, max_iterations=9)
+    assert str(stopped.value).startswith("no learning signal for 3 iterations: every trajectory earned 1")
+    assert str(stopped.value).endswith(f"go on from iteration 3: python tools/train.py resume={tmp_path}")
+    assert caplog.text.count("every trajectory earned 1, which teaches nothing") == 1, (
+        "at the first iteration"
+    )
+    manifest = read_manifest(tmp_path / "checkpoints" / "iteration-000003")
+    assert manifest.iteration == 3 and manifest.state["idle"] == 0
+
+
+@pytest.mark.parametrize("fast_dev_run", [False, True])
+def test_a_run_whose_trajectories_fail_is_saved_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_dev_run: bool
+) -> None:
+    class Breaks(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            if trainer.iteration == 2 or fast_dev_run:
+                raise OSError("retriever down")
+            return super().act(action)
+
+    trainer = make_trainer(tmp_path, checkpoint_every=1, fast_dev_run=fast_dev_run)
+    groups, team, data = make_groups(trainer.fabric), WriterEditor(Breaks()), make_data(validation=None)
+    with pytest.raises(TrainingStopped, match=r"8 of 8 trajectories failed.*retriever down") as stopped:
+        trainer.fit(team, groups, data)
+    if fast_dev_run:
+        assert "resume=" not in str(stopped.value) and not trainer.folder.checkpoints.exists()
+        return
+    assert str(stopped.value).endswith(f"go on from iteration 2: python tools/train.py resume={tmp_path}")
+    assert [path.name for path in trainer.folder.checkpoints.glob("iteration-*")] == ["iteration-000002"]
+    resumed = make_trainer(tmp_path)
+    resumed.fit(TEAM, make_groups(resumed.fabric), data, ckpt_path=tmp_path)
+    assert resumed.iteration == 4
+
+
+def test_a_stop_that_cannot_be_saved_is_still_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("drmas_pl.trainer.trainer.save_checkpoint", full)
+    rollout = RolloutSettings(samples=2, max_idle_iterations=1)
+    with caplog.at_level(logging.WARNING, "drmas_pl"), pytest.raises(TrainingStopped) as stopped:
+        fit(tmp_path, team=WriterEditor(Generous()), rollout=rollout)
+    assert "no learning signal" in str(stopped.value) and "resume=" not in str(stopped.value)
+    assert "the run could not be saved where it stopped: disk full" in caplog.text
+
+
+def test_what_keeps_a_run_from_learning_is_in_its_summary_while_it_lasts(tmp_path: Path) -> None:
+    frozen = {name: {"trainable": False} for name in WriterEditor.possible_agents}
+    trainer = fit(tmp_path, {"binding": frozen}, max_iterations=2)
+    assert [diagnosis.cause for diagnosis in trainer.state.diagnoses] == ["all agents frozen"]
+    (message,) = json.loads((tmp_path / "summary.json").read_text())["warnings"]
+    assert message.startswith("all agents are frozen")
+    healthy = fit(tmp_path / "healthy", max_iterations=2)
+    assert (
+        healthy.state.lasting == ()
+        and json.loads((tmp_path / "healthy" / "summary.json").read_text())["warnings"] == []
+    )
 
 
 def test_a_run_of_frozen_agents_is_not_mistaken_for_one_without_signal(tmp_path: Path) -> None:
