@@ -27,6 +27,7 @@ from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
 from drmas_pl.policy import response_logprobs
 from drmas_pl.prompts import Overflow, Prompt, Template
+from drmas_pl.tokens import decode
 from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
 
 OnTruncated = Literal["penalise", "keep", "mask"]
@@ -120,7 +121,7 @@ class Agent(L.LightningModule):
         length = len(ids)
         while length and ids[length - 1] in self.end_ids:
             length -= 1
-        return str(self.tokenizer.decode(list(ids[:length]), skip_special_tokens=False))
+        return decode(self.tokenizer, ids[:length])
 
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Read what the agent wrote."""

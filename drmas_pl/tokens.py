@@ -1,4 +1,4 @@
-"""Control tokens of a tokenizer, and the encoding that keeps text that is data from becoming them.
+"""Control tokens of a tokenizer, the encoding that keeps text that is data from becoming them, and exact decoding.
 
 Place in the data flow: a prompt is a *frame*, which the role's and the chat template write, with *values* in it: questions, passages,
 tool results, teammates' words. The frame's markers become control tokens; the same strings inside a value stay text.
@@ -158,6 +158,18 @@ def control_tokens(tokenizer: Any) -> ControlTokens:
     if known is None or known[0] != template:
         known = _KNOWN[tokenizer] = (template, ControlTokens(tokenizer))
     return known[1]
+
+
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return ids as text letter by letter, with control tokens, and with the spaces that some tokenizers remove before points.
+
+    >>> from drmas_pl.testing import tiny_tokenizer
+    >>> tokenizer = tiny_tokenizer()
+    >>> decode(tokenizer, tokenizer.encode("5 .5<|end|>"))
+    '5 .5<|end|>'
+    """
+    text = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return str(text)
 
 
 _KNOWN: WeakKeyDictionary[Any, tuple[Any, ControlTokens]] = WeakKeyDictionary()

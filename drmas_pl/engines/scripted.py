@@ -10,6 +10,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.engines.limits import response_room
 from drmas_pl.errors import EngineError
 from drmas_pl.parsing import FinishReason
+from drmas_pl.tokens import decode
 from drmas_pl.types import Completion, GenerationRequest
 
 Reply = Callable[[str], str] | Callable[..., str]
@@ -61,9 +62,7 @@ class ScriptedEngine(Engine):
 
     def _complete(self, request: GenerationRequest) -> Completion:
         room = response_room(request, self.context_length)
-        text = self._reply(
-            self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False), request.seed
-        )
+        text = self._reply(decode(self.tokenizer, request.prompt_ids), request.seed)
         ends = [text.index(stop) + len(stop) for stop in request.sampling.stop if stop in text]
         ids = self.tokenizer.encode(text[: min(ends, default=None)], add_special_tokens=False)
         if not ends:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
-
-class Decoder(Protocol):
-    """The part of a Transformers tokenizer that turns ids into text."""
-
-    def decode(
-        self,
-        token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool = ...,
-        clean_up_tokenization_spaces: bool = ...,
-    ) -> str: ...
+from drmas_pl.tokens import decode
 
 
 class StopTexts:
     """Decides after each token whether a response has just produced one of its stop texts.
 
     Args:
-        tokenizer: Turns ids into text.
+        tokenizer: A Transformers tokenizer.
     """
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._pieces: dict[int, str] = {}
 
@@ -43,15 +33,10 @@ class StopTexts:
             return False
         # a letter takes up to four byte tokens; a few more so that a cut letter at the front does no harm
         window = 4 * max(map(len, candidates)) + 4
-        text = self._decode(ids[-window:])
+        text = decode(self._tokenizer, ids[-window:])
         return any(candidate in text for candidate in candidates)
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:
-            self._pieces[token] = self._decode([token])
+            self._pieces[token] = decode(self._tokenizer, [token])
         return self._pieces[token]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )

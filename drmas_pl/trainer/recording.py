@@ -10,6 +10,7 @@ from torch import Tensor
 from drmas_pl.agent import Agent
 from drmas_pl.rollout.estimators import TokenAdvantages
 from drmas_pl.rollout.table import TurnTable
+from drmas_pl.tokens import decode
 from drmas_pl.types import Trajectory
 
 
@@ -49,7 +50,7 @@ def with_prompts(trajectories: Iterable[Trajectory], agents: Mapping[str, Agent]
     """
     for trajectory in trajectories:
         turns = tuple(
-            replace(turn, prompt=agents[turn.agent].tokenizer.decode(list(turn.prompt_ids)))
+            replace(turn, prompt=decode(agents[turn.agent].tokenizer, turn.prompt_ids))
             for turn in trajectory.turns
         )
         yield replace(trajectory, turns=turns)
