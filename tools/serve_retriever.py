@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from drmas_pl.errors import ConfigError, DrMasError
+from drmas_pl.tools.launch.program import importable_working_directory
 
 if TYPE_CHECKING:
     from drmas_pl.retrieval import Retriever
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGTERM means the same as Ctrl-C, also while an index is being loaded.
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        serve(arguments)
+        with importable_working_directory():
+            serve(arguments)
     except KeyboardInterrupt:
         return 0
     except (DrMasError, OSError) as error:

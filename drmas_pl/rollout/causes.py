@@ -51,7 +51,7 @@ def fault_line(error: BaseException) -> str | None:
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_shown(error.filename)}:{error.lineno}"
-    frames = blamed_frames(error)
+    frames = _user_frames(error)
     return _line(*frames[-1]) if frames else None
 
 
@@ -60,11 +60,14 @@ def blamed_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
     Without any, frames of installed packages, and then of this library, stand in; errors that this library raises on purpose need none.
     """
+    user = _user_frames(error)
+    if user:
+        return user
     found = list(traceback.walk_tb(error.__traceback__))
-    ours = [(frame, line) for frame, line in found if _is_ours(frame)]
-    others = [(frame, line) for frame, line in found if not _is_ours(frame) and not _is_standard(frame)]
-    user = [(frame, line) for frame, line in others if not _is_installed(frame)]
-    return user or others or ([] if isinstance(error, DrMasError) else ours[-1:])
+    installed = [(frame, line) for frame, line in found if not _is_ours(frame) and not _is_standard(frame)]
+    return installed or (
+        [] if isinstance(error, DrMasError) else [item for item in found if _is_ours(item[0])][-1:]
+    )
 
 
 class FailureLog:
@@ -76,7 +79,7 @@ class FailureLog:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._seen: set[tuple[str, str | None]] = set()
+        self._seen: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
 
     def write(self, title: str, cause: str, error: BaseException) -> None:
@@ -87,7 +90,7 @@ class FailureLog:
         if self.path is None:
             return
         with self._lock:
-            kind = (type(error).__name__, fault_line(error))
+            kind = (type(error).__name__, *(_line(*place) for place in blamed_frames(error)[-1:]))
             text = [_HEADING, f"{title}: {cause}"]
             if kind not in self._seen:
                 text += ["", "".join(traceback.format_exception(error)).rstrip()]
@@ -99,6 +102,14 @@ class FailureLog:
             except OSError as fault:
                 log.warning("%s cannot be written (%s); tracebacks are lost from now on", self.path, fault)
                 self.path = None
+
+
+def _user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    return [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not (_is_ours(frame) or _is_standard(frame) or _is_installed(frame))
+    ]
 
 
 def _is_ours(frame: FrameType) -> bool:

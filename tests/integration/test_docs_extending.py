@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from drmas_pl.tools.train import main
-
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -43,9 +45,35 @@ def test_the_example_trains_without_the_programs(home: Path) -> None:
     assert (home / "outputs" / "guessing" / "summary.json").is_file()
 
 
-def test_the_example_trains_from_the_command_line(home: Path) -> None:
-    command = re.search(r"python tools/train.py (\+env=custom.*?)```", PAGE.read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+def test_the_first_command_runs_as_written_in_an_empty_folder(page: str, tmp_path: Path) -> None:
+    text = (ROOT / page).read_text()
+    source = re.search(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    assert source is not None
+    command = re.search(r"```bash\n(drmas-train .*?)```", text[source.end() :], re.DOTALL)
     assert command is not None
-    words = command[1].replace("\\\n", " ").replace("model=smollm2-135m", "model=tiny_random").split()
-    assert main([*words, "output_dir=run", "rollout.samples=2"]) == 0
-    assert (home / "run" / "summary.json").is_file()
+    home, programs = tmp_path / "empty", tmp_path / "bin"
+    home.mkdir()
+    (home / source[1]).write_text(source[2])
+    result = subprocess.run(
+        ["bash", "-c", command[1]],
+        cwd=home,
+        env=installed(programs),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == 0, result.stderr
+    (summary,) = home.glob("outputs/*/*/summary.json")
+    assert json.loads(summary.read_text())["iterations"] == 2
+
+
+def installed(programs: Path) -> dict[str, str]:
+    """Return an environment with the script that pip makes of the entry point, and without the working directory on the path."""
+    programs.mkdir()
+    script = programs / "drmas-train"
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom drmas_pl.tools.train import main\nsys.exit(main())\n"
+    )
+    script.chmod(0o755)
+    return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}

@@ -9,12 +9,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from drmas_pl.errors import ConfigError, DrMasError
+from drmas_pl.rollout.causes import fault_line
 from drmas_pl.tools.launch.arguments import nearest
 
 T = TypeVar("T")
@@ -25,16 +27,49 @@ def import_target(path: str, where: str) -> Any:
     """Import what a ``_target_`` names.
 
     Raises:
-        ConfigError: It cannot be imported.
+        ConfigError: It cannot be imported; the message tells a module that is not there from one that is broken.
     """
-    module, _, name = path.rpartition(".")
+    name, _, attribute = path.rpartition(".")
+    setting = f"{where}._target_={path!r}"
+    if not name:
+        raise ConfigError(f"{setting} cannot be imported: it names no module; use my_module.MyClass")
     try:
-        return getattr(import_module(module), name)
-    except Exception as error:  # a user's module may raise anything while it is imported
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        module = import_module(name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
+        raise ConfigError(f"{setting} cannot be imported: {_import_failure(name, error)}") from error
+    if not hasattr(module, attribute):
+        file = getattr(module, "__file__", None) or "built in"
         raise ConfigError(
-            f"{where}._target_={path!r} cannot be imported ({reason}); use the full dotted name of a class"
-        ) from error
+            f"{setting} cannot be imported: {name} ({file}) has no {attribute!r}{nearest(attribute, vars(module))}"
+        )
+    return getattr(module, attribute)
+
+
+def _import_failure(name: str, error: BaseException) -> str:
+    """Say where a module was looked for, or what it raises when it is imported, and where."""
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+        return _absence(str(error.name))
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    line = fault_line(error)
+    return f"{'' if line is None else f'{line} raises '}{type(error).__name__}: {message}".splitlines()[0]
+
+
+def _absence(name: str) -> str:
+    parent, _, last = name.rpartition(".")
+    if parent:
+        return f"{parent} has no module {last!r}"
+    here = Path.cwd()
+    known = [path.stem for path in here.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    return (
+        f"there is no module {name!r}, neither in the working directory {here} nor among what is installed"
+        f"{nearest(name, known)}"
+    )
+
+
+def _place(error: BaseException) -> str:
+    """Say in brackets which line of user code raised, if one did."""
+    line = fault_line(error)
+    return "" if line is None else f" ({line})"
 
 
 def build(node: Mapping[str, Any], where: str, *args: Any, skip: Sequence[str] = (), **more: Any) -> Any:
@@ -78,10 +113,12 @@ def construct(target: Any, kwargs: Mapping[str, Any], where: str, *args: Any) ->
     except DrMasError:
         raise
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {target.__qualname__} rejects its settings: {error}") from error
+        raise ConfigError(
+            f"{where}: {target.__qualname__} rejects its settings: {error}{_place(error)}"
+        ) from error
     except Exception as error:  # a user's class may raise anything while it is built
         raise ConfigError(
-            f"{where}: {target.__qualname__} failed with {type(error).__name__}: {error}"
+            f"{where}: {target.__qualname__} failed with {type(error).__name__}: {error}{_place(error)}"
         ) from error
 
 

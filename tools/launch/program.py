@@ -21,7 +21,8 @@ def run_program(usage: str, action: Callable[[list[str]], int], argv: Sequence[s
         print(usage, end="")
         return 0
     configure_logging()
-    return guarded(lambda: action(words))
+    with importable_working_directory():
+        return guarded(lambda: action(words))
 
 
 def guarded(action: Callable[[], int]) -> int:
@@ -42,6 +43,17 @@ def guarded(action: Callable[[], int]) -> int:
         return fail(str(error), USER_ERROR if isinstance(error, ConfigError) else RUN_ERROR)
     except KeyboardInterrupt:
         return fail("stopped at once; the last checkpoint is whole", INTERRUPTED)
+
+
+@contextmanager
+def importable_working_directory() -> Iterator[None]:
+    """Look for modules in the working directory first, as ``python -m`` does, since a ``_target_`` may name one of the user's there."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 @contextmanager

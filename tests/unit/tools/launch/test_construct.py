@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from drmas_pl.errors import ConfigError, DataError
-from drmas_pl.tools.launch.construct import build, construct, settings
+from drmas_pl.tools.launch.construct import build, construct, import_target, settings
+from drmas_pl.tools.launch.program import importable_working_directory
 from drmas_pl.types import SamplingParams
 
 HERE = "tests.unit.tools.launch.test_construct"
@@ -100,3 +102,46 @@ def test_settings_inside_settings_are_checked_key_by_key() -> None:
     assert isinstance(one, SamplingParams) and one.top_k == 3 and many["a"].top_k == 4
     with pytest.raises(ConfigError, match=r"unknown setting 'engine.one.topk'; did you mean 'top_k'\?"):
         construct(sampler, {"one": {"topk": 3}}, "engine")
+
+
+BROKEN = {
+    "syntax": ("x = 1\ndef act(:\n", r"their_syntax.py:2 raises SyntaxError: invalid syntax$"),
+    "value": ("\n\nraise ValueError('no key')\n", r"their_value.py:3 raises ValueError: no key$"),
+    "exits": ("raise SystemExit(3)\n", r"their_exits.py:1 raises SystemExit: 3$"),
+    "needs": (
+        "import json\nimport no_such_package\n",
+        r"their_needs.py:2 raises ModuleNotFoundError: No module named 'no_such_package'$",
+    ),
+    "typo": (
+        "class Worlds: ...\n",
+        r"their_typo \(.*their_typo.py\) has no 'World'; did you mean 'Worlds'\?$",
+    ),
+    "elsewhere": (
+        None,
+        r"no module 'their_elsewhere', neither in the working directory .* did you mean 'their_else'\?$",
+    ),
+    "value.deeper": (None, r"their_value has no module 'deeper'|no module 'their_value'"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_module_of_ones_own_says_itself_what_is_wrong_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, message = BROKEN[name]
+    (tmp_path / "their_else.py").write_text("")
+    if source is not None:
+        (tmp_path / f"their_{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    with importable_working_directory(), pytest.raises(ConfigError, match=message) as caught:
+        import_target(f"their_{name}.World", "env")
+    assert "env._target_=" in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"it names no module; use my_module\.MyClass"):
+        import_target("World", "env")
+
+
+def test_a_class_that_raises_is_named_with_its_line() -> None:
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise {" in text)
+    for kind in ("runtime", "value"):
+        with pytest.raises(ConfigError, match=rf"\(\S*test_construct.py:{line}\)$"):
+            construct(Angry, {"kind": kind}, "env")

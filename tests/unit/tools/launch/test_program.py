@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
 from drmas_pl.errors import CheckpointError, ConfigError, DataError, TrainingStopped
-from drmas_pl.tools.launch.program import configure_logging, guarded, kept_environment
+from drmas_pl.tools.launch.program import configure_logging, guarded, kept_environment, run_program
 
 
 @pytest.mark.parametrize(
@@ -66,3 +68,15 @@ def test_the_environment_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         os.environ.update(DRMAS_KEPT="after", DRMAS_NEW="1")
         raise ValueError("x")
     assert os.environ["DRMAS_KEPT"] == "before" and "DRMAS_NEW" not in os.environ
+
+
+def test_modules_of_the_working_directory_are_found_while_a_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+
+    def action(words: list[str]) -> int:
+        return sys.path.index(str(tmp_path))
+
+    assert run_program("", action, []) == 0 and sys.path == before
