@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from drmas_pl.errors import ConfigError
+
 log = logging.getLogger(__name__)
 
 # what the HPARAMS tab of TensorBoard compares runs by
@@ -32,16 +34,31 @@ def begin_logging(
         loggers: Lightning loggers.
         hparams: Settings of the run as nested plain values, if they are known.
         past: The records that a resumed run goes on from, each with ``iteration``; None for a new run.
+
+    Raises:
+        ConfigError: A logger cannot be opened.
     """
     for logger in loggers:
-        if past is not None and isinstance(logger, TensorBoardLogger):
-            _drop_steps(logger, past[-1]["iteration"] + 1 if past else 0)
-        if past is not None and isinstance(logger, CSVLogger):
-            _write_again(logger, past)
-        if hparams and isinstance(logger, TensorBoardLogger):
-            _declare(logger, hparams)
-        elif hparams:
-            logger.log_hyperparams(dict(hparams))
+        try:
+            _open(logger, hparams, past)
+        except Exception as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise ConfigError(
+                f"{type(logger).__name__} cannot be opened: {reason}; set what it needs, or leave this logger out"
+            ) from error
+
+
+def _open(
+    logger: Logger, hparams: Mapping[str, Any] | None, past: Sequence[Mapping[str, Any]] | None
+) -> None:
+    if past is not None and isinstance(logger, TensorBoardLogger):
+        _drop_steps(logger, past[-1]["iteration"] + 1 if past else 0)
+    if past is not None and isinstance(logger, CSVLogger):
+        _write_again(logger, past)
+    if hparams and isinstance(logger, TensorBoardLogger):
+        _declare(logger, hparams)
+    elif hparams:
+        logger.log_hyperparams(dict(hparams))
 
 
 def finalize(loggers: Sequence[Logger], status: Literal["success", "failed"]) -> None:

@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drmas_pl.errors import TrainingStopped
+from drmas_pl.errors import ConfigError, TrainingStopped
 from drmas_pl.tools.train import main
 from drmas_pl.trainer.loggers import SCORE
 from drmas_pl.trainer.settings import EvaluationSettings
@@ -138,6 +138,16 @@ def test_loggers_are_told_of_settings_and_end(tmp_path: Path, caplog: pytest.Log
         run(tmp_path, max_iterations=1, logger=[told], hparams=HPARAMS)
     assert told.told == [HPARAMS, "success"]
     assert "Told could not be closed: no connection" in caplog.text
+
+
+def test_a_logger_that_cannot_be_opened_ends_the_run_before_anything_is_played(tmp_path: Path) -> None:
+    class Closed(Told):
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("no key\nlog in first")
+
+    with pytest.raises(ConfigError, match="Closed cannot be opened: no key log in first; set what it needs"):
+        run(tmp_path, logger=[Closed()], hparams=HPARAMS)
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("error", [TrainingStopped("enough"), KeyboardInterrupt()])

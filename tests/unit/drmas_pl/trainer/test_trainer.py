@@ -443,8 +443,9 @@ def test_skipped_minibatches_are_dumped_and_end_the_run(tmp_path: Path) -> None:
             return torch.full((len(table),), 3e38)
 
     update = UpdateSettings(max_skips=2, dump_folder=str(tmp_path / "skipped"))
-    with pytest.raises(TrainingStopped, match="skipped 2 minibatches in a row"):
+    with pytest.raises(TrainingStopped, match=r"skipped 2 minibatches in a row.* go on from iteration 1"):
         fit(tmp_path, {"update": update}, estimator=Broken())
+    assert read_manifest(tmp_path / "checkpoints" / "iteration-000001").iteration == 1
     assert list((tmp_path / "skipped").iterdir())
 
 
