@@ -121,7 +121,12 @@ class _Suite:
 
     def start(self) -> tuple[Any, Any]:
         """Begin the episode."""
-        found = self.game.reset(seed=self.seed, options=self.options)
+        try:
+            found = self.game.reset(seed=self.seed, options=self.options)
+        except Exception as error:
+            raise CheckFailed(
+                f"{self.name}.reset: expected (observation, info), got {type(error).__name__}: {error}"
+            ) from error
         _expect(
             isinstance(found, tuple) and len(found) == 2, f"{self.name}.reset", "(observation, info)", found
         )

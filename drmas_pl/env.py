@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from drmas_pl.types import MetricInfo, Task
+from drmas_pl.validation import check_returned, to_flag, to_metrics, to_number
 
 Self = TypeVar("Self", bound="TextEnv")
 
@@ -61,7 +62,7 @@ class StepResult:
 
     Attributes:
         observation: Text shown to the team.
-        reward: Reward of this step; a trajectory's reward is the sum.
+        reward: Reward of this step, a finite number; a trajectory's reward is the sum.
         terminated: The rules ended the episode.
         truncated: A limit ended it; never a success.
         success: The task counts as solved; only read when the episode is over.
@@ -74,6 +75,40 @@ class StepResult:
     truncated: bool = False
     success: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+Outcome = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+def as_outcome(
+    what: str, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+) -> Outcome:
+    """Return the outcome of a step with plain values: numbers and flags of numpy or torch become Python's.
+
+    Args:
+        what: The method that returned it, for messages.
+        observation: Must be text.
+        reward: Must be a finite number.
+        terminated: Must be a truth value.
+        truncated: Must be a truth value.
+        info: Must be a mapping; ``success`` and ``metrics`` are filled in where they are missing.
+
+    Raises:
+        ContractError: Something is of another type, or a number is not finite.
+    """
+    check_returned(f"{what}: the observation", observation, str, "a text")
+    check_returned(f"{what}: info", info, Mapping, "a mapping")
+    return (
+        observation,
+        to_number(f"{what}: the reward", reward),
+        to_flag(f"{what}: terminated", terminated),
+        to_flag(f"{what}: truncated", truncated),
+        {
+            **info,
+            "success": to_flag(f"{what}: success", info.get("success", False)),
+            "metrics": to_metrics(f"{what}: metrics", info.get("metrics", {})),
+        },
+    )
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -117,6 +152,7 @@ class TextEnv(gymnasium.Env[str, str]):
             options: ``{"task": Task}`` chooses the task.
 
         Raises:
+            ContractError: ``begin`` returned no text.
             ValueError: No task was given and the environment has none of its own.
         """
         super().reset(seed=seed)
@@ -128,23 +164,33 @@ class TextEnv(gymnasium.Env[str, str]):
                 )
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
         self.task, self._over = task, False
-        return self.begin(task), {"task_id": task.id}
+        observation = self.begin(task)
+        what = f"what {type(self).__name__}.begin returns"
+        check_returned(what, observation, str, "a text, the first observation")
+        return observation, {"task_id": task.id}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> Outcome:
         """Play one action; ``info`` holds ``success`` and ``metrics``.
 
         Raises:
+            ContractError: ``act`` returned something else than a :class:`StepResult` of finite numbers and truth values.
             RuntimeError: The episode is over or was never started.
         """
         if self._over:
             raise RuntimeError(
                 f"{type(self).__name__}.step called after the end of an episode; call reset first"
             )
+        what = f"{type(self).__name__}.act"
         result = self.act(action)
-        self._over = result.terminated or result.truncated
-        success = result.success and result.terminated
-        info = {"success": success, "metrics": dict(result.metrics)}
-        return result.observation, float(result.reward), result.terminated, result.truncated, info
+        check_returned(f"what {what} returns", result, StepResult, "a StepResult")
+        info = {"success": result.success, "metrics": result.metrics}
+        outcome = as_outcome(
+            what, result.observation, result.reward, result.terminated, result.truncated, info
+        )
+        _, _, terminated, truncated, info = outcome
+        self._over = terminated or truncated
+        info["success"] = info["success"] and terminated
+        return outcome
 
     def clone(self: Self) -> Self:
         """Copy the state; names in ``shared`` and the task list keep pointing at the same objects."""

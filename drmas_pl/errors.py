@@ -6,6 +6,7 @@
     ├── ConfigError        a setting is unknown, contradictory or cannot be satisfied
     ├── DataError          a task file is missing, unreadable or mistyped
     ├── EnvironmentFault   an environment, grader or tool failed while a trajectory was played
+    │   ├── ContractError  a method of an environment, team or role returned something else than it must
     │   └── RetrievalError the retriever failed (which is not the same as finding nothing)
     │       └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
     ├── EngineError        generation failed or was refused
@@ -36,6 +37,10 @@ class DataError(DrMasError):
 
 class EnvironmentFault(DrMasError):
     """An environment, grader or tool failed; the trajectory is recorded as failed and never rewarded."""
+
+
+class ContractError(EnvironmentFault):
+    """A method of an environment, team or role returned something else than its contract says."""
 
 
 class RetrievalError(EnvironmentFault):

@@ -12,13 +12,15 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, SupportsFloat, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium
 
-from drmas_pl.env import TextEnv
+from drmas_pl.env import Outcome, TextEnv, as_outcome
+from drmas_pl.errors import ContractError
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.types import MetricInfo, Record, View
+from drmas_pl.validation import check_returned, to_metrics, to_number
 
 Self = TypeVar("Self", bound="Team")
 OnInvalid = Literal["end", "continue"]
@@ -133,10 +135,10 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         """Start an episode; ``info["agent"]`` names the first speaker."""
         self.question, info = self.env.reset(seed=seed, options=options)
         self.history, self.turn, self._metrics = [], 0, {}
-        self._queue = deque(self.begin())
+        self._queue = deque(self._speakers("begin", self.begin()))
         return self.question, {**info, "agent": self.agent_selection}
 
-    def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str | Parsed) -> Outcome:
         """Play one utterance of the agent whose turn it is.
 
         Args:
@@ -147,6 +149,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
             ``local_reward``, ``success`` and ``metrics`` so far.
 
         Raises:
+            ContractError: A method of environment, team or grammar returned something else than it must.
             RuntimeError: No episode is running.
         """
         agent = self.agent_selection
@@ -155,29 +158,37 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         parsed = self.grammars[agent].parse(action) if isinstance(action, str) else action
         self._queue.popleft()
         move = self._decide(agent, parsed)
+        name = type(self).__name__
+        local_reward = to_number(f"{name}.play: local_reward", move.local_reward)
         self.history.extend(move.records)
-        self._metrics.update(move.metrics)
-        observation, terminated, truncated, success = "", move.ends, False, False
-        reward: SupportsFloat = 0.0
+        self._metrics.update(to_metrics(f"{name}.play: metrics", move.metrics))
+        observation, reward, terminated, truncated, success = "", 0.0, bool(move.ends), False, False
         if move.action is not None and not move.ends:
-            observation, reward, terminated, truncated, info = self.env.step(move.action)
+            outcome = self.env.step(move.action)
+            observation, reward, terminated, truncated, info = as_outcome(
+                f"{type(self.env).__name__}.step", *outcome
+            )
             self.turn += 1
-            success = bool(info.get("success", False))
-            self._metrics.update(info.get("metrics", {}))
+            success = info["success"]
+            self._metrics.update(info["metrics"])
             self.history.append(self.observed(observation))
-        self._queue = deque() if terminated or truncated else deque((*move.speakers, *self._queue))
+        self._queue = (
+            deque()
+            if terminated or truncated
+            else deque((*self._speakers("play", move.speakers), *self._queue))
+        )
         if not (self._queue or terminated or truncated):
             raise RuntimeError(
                 f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on"
             )
         return (
             observation,
-            float(reward),
+            reward,
             terminated,
             truncated,
             {
                 "agent": self.agent_selection,
-                "local_reward": move.local_reward,
+                "local_reward": local_reward,
                 "success": success,
                 "metrics": dict(self._metrics),
             },
@@ -193,7 +204,29 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         return twin
 
     def _decide(self, agent: str, parsed: Parsed) -> Move:
+        name = type(self).__name__
+        check_returned(
+            f"what the grammar of {agent!r} returns",
+            parsed,
+            Parsed,
+            "a Parsed, such as Parsed('valid', action=text)",
+        )
         parsed = self.interpret(agent, parsed)
+        check_returned(f"what {name}.interpret returns", parsed, Parsed, "a Parsed")
         if parsed.status == "valid":
-            return self.play(agent, parsed)
-        return Move(ends=True) if self.on_invalid == "end" else self.recover(agent, parsed)
+            move, method = self.play(agent, parsed), "play"
+        elif self.on_invalid == "end":
+            return Move(ends=True)
+        else:
+            move, method = self.recover(agent, parsed), "recover"
+        check_returned(f"what {name}.{method} returns", move, Move, "a Move")
+        return move
+
+    def _speakers(self, method: str, names: Any) -> tuple[str, ...]:
+        """Return who speaks next as a tuple of agents of the team."""
+        what = f"{type(self).__name__}.{method}"
+        check_returned(f"{what}: the speakers", names, (tuple, list), "a tuple of names, such as ('solver',)")
+        unknown = [name for name in names if name not in self.possible_agents]
+        if unknown:
+            raise ContractError(f"{what} lets {unknown} speak; this team has {list(self.possible_agents)}")
+        return tuple(names)

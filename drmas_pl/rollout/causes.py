@@ -33,7 +33,7 @@ def describe_cause(error: BaseException, *, agent: str | None = None) -> str:
     ...     describe_cause(error, agent="solver")
     "KeyError: 'key' (<doctest drmas_pl.rollout.causes.describe_cause[0]>:2, agent 'solver')"
     """
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
     frames = blamed_frames(error)
     places = []
     if frames:
@@ -110,6 +110,14 @@ def _user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not (_is_ours(frame) or _is_standard(frame) or _is_installed(frame))
     ]
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of an error; one of user code may fail to give it."""
+    try:
+        return str(error)
+    except Exception as fault:
+        return f"its text raises {type(fault).__name__}"
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -23,11 +23,14 @@ from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
+from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
+from drmas_pl.rollout.containment import Containment
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
+from drmas_pl.validation import check_returned
 
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
@@ -146,8 +149,19 @@ class Collector:
 
 
 def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
-    """Return what an agent said as a turn that does not know its place in the trajectory yet."""
+    """Return what an agent said as a turn that does not know its place in the trajectory yet.
+
+    Raises:
+        ContractError: The agent's grammar returned something else than a Parsed.
+    """
     text = agent.decode(completion.token_ids)
+    parsed = agent.parse(text, completion.finish_reason)
+    check_returned(
+        f"what the grammar of {agent.name!r} returns",
+        parsed,
+        Parsed,
+        "a Parsed, such as Parsed('valid', action=text)",
+    )
     return Turn(
         agent=agent.name,
         index=0,
@@ -157,7 +171,7 @@ def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
         logprobs=completion.logprobs,
         finish_reason=completion.finish_reason,
         text=text,
-        parsed=agent.parse(text, completion.finish_reason),
+        parsed=parsed,
         weights_version=completion.weights_version,
         prompt_truncated=prompt.truncated,
         prompt_hash=hash(prompt.ids),
@@ -176,11 +190,14 @@ class _Session:
         greedy = all(self.sampling(agent).temperature == 0 for agent in collector.agents.values())
         self.mode: Mode = "greedy" if greedy else "sampled"
         self.pool = ThreadPoolExecutor(collector.env_workers) if collector.env_workers else None
+        self.containment = Containment()
 
     def __enter__(self) -> _Session:
+        self.containment.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.containment.__exit__()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
 
@@ -232,7 +249,7 @@ class _Session:
         return Trajectory(task, sample, (), 0.0, "failed", cause=cause, mode=self.mode)
 
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
-        phase, team = self.phase, self.collector.team.clone()
+        phase, team = self.phase, self.containment.call(self.collector.team.clone)
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
         _speaker.set(None)
         observation, _ = await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
@@ -253,7 +270,7 @@ class _Session:
             )
             told, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
             observation = told if team.turn > turn.step else observation
-            turns.append(replace(turn, reward=gained, local_reward=float(info.get("local_reward", 0.0))))
+            turns.append(replace(turn, reward=gained, local_reward=info["local_reward"]))
             counts[name] = counts.get(name, 0) + 1
             reward += gained
         if not math.isfinite(reward + sum(turn.local_reward for turn in turns)):
@@ -273,14 +290,14 @@ class _Session:
     async def speak(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> Turn:
         """Have one agent sample its utterance."""
         agent = self.collector.agents[name]
-        prompt = agent.render(team.observe(name))
+        prompt = self.containment.call(lambda: agent.render(team.observe(name)))
         sampling = self.sampling(agent)
         completion = await self.generate(name, GenerationRequest(prompt.ids, sampling, seed, order))
         if completion.finish_reason == "abort":
             raise EngineError(
                 f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
             )
-        return spoken_turn(agent, prompt, completion)
+        return self.containment.call(lambda: spoken_turn(agent, prompt, completion))
 
     def sampling(self, agent: Agent) -> SamplingParams:
         """Return the agent's sampling with the phase's overrides."""
@@ -297,8 +314,8 @@ class _Session:
     async def step(self, call: Callable[[], Any]) -> Any:
         """Run environment code in a thread when there are threads for it."""
         if self.pool is None:
-            return call()
-        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+            return self.containment.call(call)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, self.containment.call, call)
 
 
 @contextmanager

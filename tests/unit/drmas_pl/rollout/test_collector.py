@@ -7,13 +7,16 @@ import gc
 import logging
 import math
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
@@ -362,18 +365,162 @@ def test_an_overlong_prompt_fails_its_own_trajectories_only(engine: Recorder) ->
     assert trajectories[0].cause is not None and "tokens" in trajectories[0].cause
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf])
-def test_a_reward_that_is_no_number_is_a_fault(reward: float) -> None:
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        (StepResult("", math.nan), "Odd.act: the reward must be a finite number, got nan"),
+        (StepResult("", np.float32(math.inf)), "Odd.act: the reward must be a finite number, got inf"),
+        (StepResult("", "1.0"), "Odd.act: the reward must be a number, got '1.0' (str)"),
+        (StepResult("", None), "Odd.act: the reward must be a number, got None"),
+        (StepResult("", terminated="no"), "Odd.act: terminated must be True or False, got 'no' (str)"),
+        (StepResult("", metrics={"tries": None}), "Odd.act: metrics['tries'] must be a number, got None"),
+        (
+            StepResult("", metrics={"note": "fine"}),
+            "Odd.act: metrics['note'] must be a number, got 'fine' (str)",
+        ),
+        (StepResult("", metrics={"a": math.nan}), "Odd.act: metrics['a'] must be a finite number, got nan"),
+        (StepResult(None), "Odd.act: the observation must be a text, got None"),
+        (None, "what Odd.act returns must be a StepResult, got None"),
+    ],
+)
+def test_an_outcome_of_other_values_than_it_must_have_is_a_fault(result: Any, cause: str) -> None:
     class Odd(EvenEnv):
         def act(self, action: str) -> StepResult:
-            return StepResult("", reward, terminated=True)
+            return result
 
     (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Odd, max_failed_share=1.0)
-    assert (
-        trajectory.failed
-        and trajectory.cause
-        == f"EnvironmentFault: the reward is {reward}; environments must give finite numbers (agent 'editor')"
+    assert (trajectory.failed, trajectory.cause) == (True, f"ContractError: {cause} (agent 'editor')")
+
+
+def test_an_error_without_a_text_is_a_fault_like_any_other() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            return self.args[5]
+
+    env = faulty(lambda task, start: True, Broken())
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=env, max_failed_share=1.0)
+    assert str(trajectory.cause).startswith("Broken: its text raises IndexError (")
+
+
+def test_a_sum_of_rewards_that_overflows_is_a_fault() -> None:
+    class Generous(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            return StepResult("", 1e308)
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Generous, max_failed_share=1.0)
+    assert trajectory.cause == (
+        "EnvironmentFault: the reward is inf; environments must give finite numbers (agent 'editor')"
     )
+
+
+def test_numbers_and_flags_of_other_libraries_become_plain_ones() -> None:
+    class Foreign(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            metrics: Any = {"tries": np.int64(2), "share": torch.tensor(0.25), "known": np.bool_(True)}
+            flag: Any = np.bool_(True)
+            return StepResult("", np.float32(0.5), flag, torch.tensor(False), flag, metrics)  # type: ignore[arg-type]
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Foreign)
+    assert (trajectory.reward, trajectory.outcome, trajectory.success) == (0.5, "terminated", True)
+    assert trajectory.metrics == {"tries": 2.0, "share": 0.25, "known": 1.0}
+    values = [trajectory.reward, trajectory.turns[-1].reward, *trajectory.metrics.values()]
+    assert {type(value) for value in values} == {float} and type(trajectory.success) is bool
+
+
+def test_an_environment_that_begins_with_nothing_fails_its_trajectory() -> None:
+    class Wordless(EvenEnv):
+        def begin(self, task: Task) -> str:
+            return None  # type: ignore[return-value]
+
+    (trajectory,) = play(scripted(), make_tasks(1), Phase("train"), env=Wordless, max_failed_share=1.0)
+    assert trajectory.cause == (
+        "ContractError: what Wordless.begin returns must be a text, the first observation, got None"
+    )
+
+
+def test_a_grammar_that_returns_text_fails_its_trajectories_with_a_sentence() -> None:
+    class Plain:
+        def parse(self, text: str, finish_reason: str = "stop") -> Any:
+            return text
+
+    player = collector(max_failed_share=1.0)
+    player.agents["writer"].grammar = Plain()  # type: ignore[misc]
+    (trajectory,) = player.collect(
+        make_tasks(1), dict.fromkeys(("writer", "editor"), scripted()), Phase("train")
+    )
+    assert trajectory.cause == (
+        "ContractError: what the grammar of 'writer' returns must be a Parsed, such as Parsed('valid', action=text), got 'ab' (str) "
+        "(agent 'writer')"
+    )
+
+
+RAISED = [
+    SystemExit(3),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    KeyboardInterrupt(),
+    StopIteration(7),
+    StopAsyncIteration(),
+]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("error", RAISED, ids=repr)
+def test_what_would_end_the_run_fails_its_trajectory_instead(error: BaseException, workers: int) -> None:
+    class Ending(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            if self.task == make_tasks(1)[0]:
+                raise error
+            return super().act(action)
+
+    trajectories = play(
+        sampler(), make_tasks(2), Phase("train"), env=Ending, env_workers=workers, max_failed_share=1.0
+    )
+    assert [trajectory.failed for trajectory in trajectories] == [True, False]
+    assert str(trajectories[0].cause).startswith(f"EnvironmentFault: {error!r} was raised, which may end")
+    assert "test_collector.py:" in str(trajectories[0].cause) and "Ending.act" in str(trajectories[0].cause)
+
+
+@pytest.mark.parametrize("place", ["begin", "clone", "team", "render", "parse"])
+def test_leaving_the_program_anywhere_in_user_code_costs_one_trajectory(place: str) -> None:
+    def leave(*_: Any, **__: Any) -> Any:
+        raise SystemExit
+
+    player = collector(max_failed_share=1.0)
+    if place == "team":
+        player.team.__class__ = type("Leaving", (WriterEditor,), {"play": leave})
+    elif place in ("begin", "clone"):
+        world = player.team.world
+        world.__class__ = type("Leaving", (EvenEnv,), {place: leave})
+    else:
+        setattr(player.agents["writer"], place, leave)
+    (trajectory,) = player.collect(
+        make_tasks(1), dict.fromkeys(("writer", "editor"), scripted()), Phase("train")
+    )
+    assert trajectory.failed and "SystemExit() was raised" in str(trajectory.cause)
+
+
+@pytest.mark.parametrize("handler", ["python", "library"])
+def test_ctrl_c_inside_an_environment_still_stops_the_collection(handler: str) -> None:
+    outside = signal.getsignal(signal.SIGINT)
+
+    class Slow(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.01)
+            return super().act(action)
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, signal.default_int_handler if handler == "python" else stop)
+    inside = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(scripted(), make_tasks(2), env=Slow, max_failed_share=1.0)
+        assert signal.getsignal(signal.SIGINT) is inside
+    finally:
+        signal.signal(signal.SIGINT, outside)
 
 
 def test_max_calls_bounds_a_team_that_never_ends() -> None:
