@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from drmas_pl.tools.metrics_page import DECLARING
 from drmas_pl.trainer.metric_registry import Metric, find_metric
 from drmas_pl.types import MetricInfo
+from scripts.metrics_page import DECLARING
 from tests.helpers.toy import EvenEnv
 
 DECLARED = {name: info for kind in (*DECLARING, EvenEnv) for name, info in kind.metric_info.items()}

@@ -1,0 +1,1 @@
+"""Experiments that back the documentation; `python -m scripts.stability` runs them."""

@@ -1,1 +1,0 @@
-"""Experiments that back the documentation; `python tools/stability.py` runs them."""
