@@ -198,7 +198,9 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--steps must be at least 2, since the first one is not counted")
     folder = options.model if options.model.startswith("random:") else str(resolve(options.model))
     tokenizer = (
-        load_model(folder)[1] if folder.startswith("random:") else AutoTokenizer.from_pretrained(folder)
+        load_model(folder)[1]
+        if folder.startswith("random:")
+        else AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     )
     prompts = make_prompts(tokenizer, options.steps * options.prompts, tokens=options.prompt_tokens)
     job = {

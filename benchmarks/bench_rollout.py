@@ -215,7 +215,7 @@ def main(argv: list[str] | None = None) -> None:
     shapes = [
         (int(prompts), int(samples)) for prompts, samples in (shape.split("x") for shape in options.shapes)
     ]
-    tokenizer = AutoTokenizer.from_pretrained(folder := str(resolve(options.model)))
+    tokenizer = AutoTokenizer.from_pretrained(folder := str(resolve(options.model)), trust_remote_code=False)
     questions = make_prompts(tokenizer, max(prompts for prompts, _ in shapes), tokens=options.prompt_tokens)
     ids = [prompt_ids(tokenizer, question["text"]) for question in questions]
     if len(set(map(len, ids))) > 1:

@@ -46,7 +46,9 @@ def transformers(job: dict[str, Any]) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        job["model"], trust_remote_code=False, dtype=getattr(torch, job["dtype"])
+    ).eval()
     model.generation_config.eos_token_id = None
     ids = torch.tensor(job["prompts"])
     settings = {

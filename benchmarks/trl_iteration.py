@@ -76,7 +76,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             for row in job["prompts"]
         ]
     )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"], trust_remote_code=False)
     trainer = trl.GRPOTrainer(
         model=job["model"],
         reward_funcs=reward,

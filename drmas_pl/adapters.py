@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from drmas_pl.errors import CheckpointError, ConfigError
@@ -139,7 +140,6 @@ class AdapterPolicy(nn.Module):
         Raises:
             CheckpointError: The file is missing or of another shape.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         if self.adapter is None:
@@ -271,6 +271,20 @@ def base_of(folder: Path) -> str | None:
     return str(base)
 
 
+def _check_whole(wrapped: Any, weights: Path) -> None:
+    """Refuse an adapter whose file lacks layers, which would stay random, or has layers that its base does not have."""
+    from peft import get_peft_model_state_dict
+
+    if not weights.is_file():
+        return
+    with safe_open(weights, framework="pt") as file:
+        saved = set(file.keys())
+    own = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
+    lacking, foreign = sorted(own - saved), sorted(name for name in saved - own if "lora_" in name)
+    if lacking or foreign:
+        raise ValueError(f"its file lacks {lacking[:3]} and holds {foreign[:3]} that fit nowhere")
+
+
 def merge(model: Any, folder: Path) -> Any:
     """Return ``model`` with the adapter in ``folder``, if there is one, worked into its weights.
 
@@ -282,10 +296,12 @@ def merge(model: Any, folder: Path) -> Any:
     try:
         from peft import PeftModel
 
-        return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+        wrapped: Any = PeftModel.from_pretrained(model, str(folder))
+        _check_whole(wrapped, folder / WEIGHTS)
+        return wrapped.merge_and_unload()
     except ImportError as error:
         raise ConfigError("a LoRA adapter needs the PEFT library; pip install 'drmas_pl[peft]'") from error
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, SafetensorError) as error:
         raise ConfigError(
             f"the adapter in {folder} does not fit its base model: {str(error).splitlines()[0]}"
         ) from error

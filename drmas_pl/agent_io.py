@@ -113,7 +113,9 @@ def _model(record: Mapping[str, Any], weights: Mapping[str, torch.Tensor], path:
 
     values = dict(record["model"])
     configuration = AutoConfig.for_model(values.pop("model_type"), **values)
-    model: Any = AutoModelForCausalLM.from_config(configuration).to(getattr(torch, record["dtype"]))
+    model: Any = AutoModelForCausalLM.from_config(configuration, trust_remote_code=False).to(
+        getattr(torch, record["dtype"])
+    )
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
     if unexpected or set(missing) - tied:
@@ -129,4 +131,4 @@ def _tokenizer(files: Mapping[str, str]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             (Path(folder) / Path(name).name).write_text(text, encoding="utf-8")
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

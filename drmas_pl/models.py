@@ -13,7 +13,7 @@ a folder                    a Transformers folder, for example an exported check
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -37,6 +37,7 @@ from transformers.utils import logging as transformers_logging
 from drmas_pl import smollm2
 from drmas_pl.adapters import base_of, merge
 from drmas_pl.errors import ConfigError
+from drmas_pl.model_folder import check_folder
 from drmas_pl.sharded import has_shards, whole_weights_in
 from drmas_pl.testing import tiny_policy
 
@@ -48,6 +49,9 @@ _TAGS = tuple(
     for name in ("think", "search", "answer", "verify", "information")
     for slash in ("", "/")
 )
+_VALUE_HEADS = ("v_head.", "value_head.")
+# constants that older versions saved and newer ones compute
+_CONSTANTS = (".inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", ".position_ids")
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +95,24 @@ def load_model(
             f"the tokenizer of {path!r} has {len(tokenizer)} entries but its model only {rows} embeddings; they do not belong together"
         )
     return (model if device is None else model.to(device)), tokenizer
+
+
+def check_model(path: str) -> None:
+    """Check the files of a model without loading it, downloading them first where needed.
+
+    Args:
+        path: Anything :func:`load_model` takes.
+
+    Raises:
+        ConfigError: The model cannot be found or reached, or a file is missing, cut off or a pointer.
+    """
+    if path.startswith("random:"):
+        return
+    base = base_of(Path(path).expanduser())
+    if base is None:
+        check_folder(resolve(path))
+    else:
+        check_model(base)
 
 
 def resolve(path: str) -> Path:
@@ -147,36 +169,83 @@ def _pretrained(
     path: str, dtype: torch.dtype, attn_implementation: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = resolve(path)
+    check_folder(folder)
     extra: dict[str, Any] = (
         {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     )
     try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            if has_shards(folder):
-                model = _from_shards(folder, dtype=dtype, **extra)
-            else:
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **extra)
-        _own_memory(model)
-    except (OSError, ValueError, ImportError) as error:
+        with quiet_transformers(), _quiet_report():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model, report = _read_weights(folder, dtype=dtype, output_loading_info=True, **extra)
+    except ConfigError:
+        raise
+    except Exception as error:  # a damaged tokenizer or weights file raises almost anything
         raise ConfigError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
+    _check_report(report, model, folder)
+    _own_memory(model)
     return model, tokenizer
 
 
-def _from_shards(folder: Path, **how: Any) -> PreTrainedModel:
+def _read_weights(folder: Path, **how: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model and what Transformers reports of its weights: which are missing, unexpected or of another shape."""
+    if has_shards(folder):
+        return _from_shards(folder, **how)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=False, ignore_mismatched_sizes=True, **how
+    )
+    model, report = loaded
+    return model, report
+
+
+def _check_report(report: Mapping[str, Any], model: PreTrainedModel, folder: Path) -> None:
+    """Refuse a model of whose weights some would be random or others lost.
+
+    Weights that are tied to others and buffers that are computed again are no part of the report. A value head, which a policy does not
+    need, is left out.
+    """
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ConfigError(
+            f"the weights in {folder} lack {_some(missing)}, which would be random numbers; download or copy the model again"
+        )
+    shapes = sorted(report["mismatched_keys"])
+    if shapes:
+        name, found, expected = shapes[0]
+        others = f", and {len(shapes) - 1} more do not fit" if len(shapes) > 1 else ""
+        raise ConfigError(
+            f"the weights in {folder} are not those of its config.json: {name} has shape {tuple(found)} instead of {tuple(expected)}"
+            f"{others}; download or copy the model again, both from one place"
+        )
+    foreign = sorted(name for name in report["unexpected_keys"] if not name.endswith(_CONSTANTS))
+    heads = [name for name in foreign if name.startswith(_VALUE_HEADS)]
+    unexpected = [name for name in foreign if name not in heads]
+    if unexpected:
+        raise ConfigError(
+            f"the weights in {folder} hold {_some(unexpected)}, for which {type(model).__name__} as config.json describes it has no place; "
+            "correct config.json, or load the part that is a language model with Transformers and save it with save_pretrained"
+        )
+    if heads:
+        _log.warning("the value head in %s (%s) is left out; a policy has none", folder, _some(heads))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _from_shards(folder: Path, **how: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Put together the weights that the ranks of a sharded group have saved."""
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if kind is None:
         raise ConfigError(
             f"{folder} holds shares of a model that Transformers does not know; write it with cluster.checkpoint=whole"
         )
-    model: PreTrainedModel = kind.from_pretrained(
-        None, config=config, state_dict=whole_weights_in(folder), **how
+    model, report = kind.from_pretrained(
+        None, config=config, state_dict=whole_weights_in(folder), ignore_mismatched_sizes=True, **how
     )
     if (folder / GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
-    return model
+    return model, report
 
 
 def _own_memory(model: PreTrainedModel) -> None:
@@ -205,6 +274,23 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _quiet_report() -> Iterator[None]:
+    """Keep back Transformers' table of weights that do not fit, which become an error of one sentence, and its talk of sharding."""
+    loggers = [
+        logging.getLogger(f"transformers.{name}")
+        for name in ("modeling_utils", "distributed.tensor_parallel")
+    ]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before):
+            logger.setLevel(level)
 
 
 def _first_line(error: BaseException) -> str:

@@ -76,9 +76,9 @@ def convert(gguf: Path, target: Path) -> Path:
     # a temporary folder is private; the cache is not secret
     unfinished.chmod(0o755)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
         )
         # the weights are plain by now, but these two make save_pretrained refuse
         model.hf_quantizer = None

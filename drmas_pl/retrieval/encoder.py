@@ -57,8 +57,10 @@ class TextEncoder:
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(str(model))
-            self._model = AutoModel.from_pretrained(str(model)).float().eval().to(device)
+            self._tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
+            self._model = (
+                AutoModel.from_pretrained(str(model), trust_remote_code=False).float().eval().to(device)
+            )
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no encoder {str(model)!r} ({str(error).splitlines()[0]}); give a folder or a hub name"

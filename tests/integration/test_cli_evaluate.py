@@ -281,7 +281,7 @@ def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
 ) -> None:
     last = trained / "checkpoints/iteration-000002"
     (last / "groups/editor/model.safetensors").unlink()
-    refused(["checkpoint=run"], 2, "groups/editor cannot be loaded", capsys)
+    refused(["checkpoint=run"], 2, "groups/editor holds no weights (no model.safetensors)", capsys)
     shutil.rmtree(last / "groups/editor")
     refused(["checkpoint=run"], 2, "groups/editor", capsys)
     (trained / "config.yaml").write_text("roles: [")

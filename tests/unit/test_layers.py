@@ -39,7 +39,7 @@ LAYERS = (
         "adapters",
         "sharded",
     ),
-    ("models",),
+    ("model_folder", "models"),
     ("agent_io", "agent", "checks"),
     ("workers", "rollout", "data"),
     ("cluster",),

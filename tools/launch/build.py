@@ -19,6 +19,7 @@ from drmas_pl.cluster.pool import Pool
 from drmas_pl.data.module import Split, TaskDataModule
 from drmas_pl.errors import ConfigError
 from drmas_pl.malloc import keep_freed_memory
+from drmas_pl.models import check_model
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.tools.launch.cluster import cluster_critics, cluster_groups, cluster_settings, driver_config
@@ -116,6 +117,10 @@ def build_run(
         keep_freed_memory()
     names = role_order(team, config["agents"]["roles"])
     models = loaded_models(names, config)
+    if cluster is None:
+        # the files of all models before the weights of the first
+        for path in models:
+            check_model(path)
     bindings = [build_binding(name, config) for name in names]
     if "train" in splits:
         trainer.check_method(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drmas_pl.adapters import AdapterPolicy, LoraSettings, base_of, merge, share_base
@@ -174,6 +175,19 @@ def test_an_adapter_of_another_shape_is_refused(pair: dict[str, AdapterPolicy], 
         pair["solver"].load_adapter_file(tmp_path)
     with pytest.raises(CheckpointError, match="does not fit"):
         pair["solver"].load_adapter_file(tmp_path / "nothing")
+
+
+def test_an_adapter_that_is_not_all_there_is_refused(pair: dict[str, AdapterPolicy], tmp_path: Path) -> None:
+    pair["solver"].save_pretrained(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    weights = load_file(file)
+    lost = sorted(weights)[0]
+    save_file({name: value for name, value in weights.items() if name != lost}, file)
+    with pytest.raises(ConfigError, match=rf"does not fit its base model: its file lacks \['{lost}'\]"):
+        load_model(str(tmp_path))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match="does not fit its base model"):
+        load_model(str(tmp_path))
 
 
 def test_an_adapter_without_a_base_is_refused(tmp_path: Path) -> None:

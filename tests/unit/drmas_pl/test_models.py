@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from drmas_pl import models, smollm2
 from drmas_pl.errors import ConfigError
 from drmas_pl.models import load_model, resolve
 from drmas_pl.testing import tiny_policy
+from tests.helpers.source_tree import read_modules
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,10 @@ def test_an_unknown_dtype_names_the_known_ones() -> None:
 
 
 def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"the model in {tmp_path} cannot be loaded"):
+    with pytest.raises(ConfigError, match=f"the folder {tmp_path} is empty; download or copy"):
+        load_model(str(tmp_path))
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ConfigError, match=r"is no model: it holds no config\.json; name the folder"):
         load_model(str(tmp_path))
 
 
@@ -159,3 +166,161 @@ def test_rewriting_the_file_does_not_change_a_loaded_model(tmp_path: Path) -> No
     before = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
     shutil.copyfile(tmp_path / "other" / "model.safetensors", tmp_path / "loaded" / "model.safetensors")
     assert all(torch.equal(before[name], tensor) for name, tensor in loaded.state_dict().items())
+
+
+LAYER = "model.layers.1.mlp.up_proj.weight"
+SHAPE = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A copy of a model's folder that a test may damage."""
+    return Path(shutil.copytree(folder, tmp_path / "copied"))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    weights = change(load_file(folder / "model.safetensors"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def refusal(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """Return what is said of a model that cannot be loaded: one sentence, and nothing beside it."""
+    with pytest.raises(ConfigError) as found:
+        load_model(str(folder))
+    assert "\n" not in str(found.value) and str(folder) in str(found.value) and not caplog.text
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda weights: {name: value for name, value in weights.items() if name != LAYER},
+            f"lack {LAYER}, which would be random numbers; download or copy the model again",
+        ),
+        (
+            lambda weights: {name: value for name, value in weights.items() if "layers.1" not in name},
+            "and 6 more, which would be random numbers",
+        ),
+        (
+            lambda weights: {**weights, "model.layers.2.mlp.up_proj.weight": torch.ones(64, 32)},
+            "hold model.layers.2.mlp.up_proj.weight, for which LlamaForCausalLM as config.json describes it has no place; correct",
+        ),
+        (
+            lambda weights: {**weights, SHAPE: torch.ones(5, 32)},
+            f"are not those of its config.json: {SHAPE} has shape (5, 32) instead of (64, 32); download",
+        ),
+    ],
+)
+def test_weights_that_are_not_all_there_are_refused_by_name(
+    copied: Path, caplog: pytest.LogCaptureFixture, change: Any, message: str
+) -> None:
+    rewrite(copied, change)
+    assert message in refusal(copied, caplog)
+
+
+def test_an_untied_head_that_is_missing_is_refused(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert "lack lm_head.weight, which would be random" in refusal(copied, caplog)
+
+
+CONSTANTS = ("self_attn.rotary_emb.inv_freq", "attn.masked_bias", "attn.bias")
+
+
+def test_tied_weights_and_known_buffers_are_no_errors(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert "lm_head.weight" not in load_file(copied / "model.safetensors"), "tied to the embeddings"
+    rewrite(
+        copied, lambda weights: {**weights, **{f"model.layers.0.{name}": torch.ones(4) for name in CONSTANTS}}
+    )
+    load_model(str(copied))
+    assert not caplog.text
+
+
+def test_a_value_head_is_left_out_with_a_word(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rewrite(copied, lambda weights: {**weights, "v_head.summary.weight": torch.ones(1, 32)})
+    load_model(str(copied))
+    assert "(v_head.summary.weight) is left out; a policy has none" in caplog.text
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def point(path: Path) -> None:
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 99\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("model.safetensors", cut, "bytes where its header says"),
+        (
+            "model.safetensors",
+            lambda path: path.write_bytes(path.read_bytes()[:100]),
+            "its header is cut off",
+        ),
+        ("model.safetensors", lambda path: path.write_bytes(b""), "is no whole safetensors file"),
+        (
+            "model.safetensors",
+            lambda path: path.write_bytes(path.read_bytes() + b"x"),
+            "bytes where its header says",
+        ),
+        ("model.safetensors", point, "is a Git LFS pointer and not the file itself; run `git lfs pull`"),
+        ("model.safetensors", Path.unlink, "holds no weights (no model.safetensors)"),
+        ("tokenizer.json", point, "is a Git LFS pointer"),
+        (
+            "tokenizer.json",
+            Path.unlink,
+            "holds no tokenizer (no tokenizer.json); save the model's tokenizer there",
+        ),
+        ("tokenizer.json", cut, "cannot be loaded"),
+        ("config.json", cut, "cannot be read"),
+        ("config.json", Path.unlink, "holds no config.json"),
+        ("config.json", lambda path: path.write_text("[1]"), "cannot be read"),
+        (
+            "config.json",
+            lambda path: path.write_text(
+                json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}})
+            ),
+            "needs Python code that comes with it, which is never run; use a model of a family",
+        ),
+        (
+            "model.safetensors.index.json",
+            lambda path: path.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}})),
+            "lacks 1 of 1 files of weights (model-1.safetensors); download",
+        ),
+        ("model.safetensors.index.json", lambda path: path.write_text("{"), "cannot be read"),
+    ],
+)
+def test_damaged_files_are_named_with_the_remedy(
+    copied: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], Any], message: str
+) -> None:
+    damage(copied / name)
+    assert message in refusal(copied, caplog)
+
+
+def test_files_are_looked_at_without_loading_anything(copied: Path) -> None:
+    models.check_model(str(copied))
+    models.check_model("random:llama-tiny")
+    models.check_model("embedded:tiny-math")
+    cut(copied / "model.safetensors")
+    with (
+        patch.object(models, "AutoTokenizer", side_effect=AssertionError),
+        pytest.raises(ConfigError, match="bytes where its header says"),
+    ):
+        models.check_model(str(copied))
+
+
+def test_code_that_comes_with_a_model_is_never_run() -> None:
+    calls = []
+    for name, module in read_modules().items():
+        for node in ast.walk(module.tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner = ast.unparse(node.func.value).rpartition(".")[2]
+            if node.func.attr in ("from_pretrained", "from_config") and owner.startswith("Auto"):
+                calls.append(name)
+                said = {item.arg: ast.unparse(item.value) for item in node.keywords}
+                assert said.get("trust_remote_code") == "False", f"{name}:{node.lineno}"
+    assert len(calls) > 8

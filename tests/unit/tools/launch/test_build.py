@@ -37,6 +37,21 @@ def more_tasks(count: int) -> tuple[Task, ...]:
     return make_tasks(count, "more")
 
 
+def test_the_files_of_every_model_are_looked_at_before_the_first_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    run = configure(
+        "+env=math",
+        "+agents=loop",
+        f"output_dir={tmp_path}",
+        f"agents.roles.verifier.model={tmp_path / 'model'}",
+    )
+    monkeypatch.setattr("drmas_pl.tools.launch.roles.load_model", None)
+    with pytest.raises(ConfigError, match="model is empty; download or copy the model again"):
+        build_run(run)
+
+
 def test_an_environments_own_tasks_are_played_where_no_file_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
