@@ -91,7 +91,7 @@ def mismatch(model: Any, requests: Sequence[GenerationRequest], completions: Seq
         batch = collate(rows, pad_id=0, denominator=1.0)
         with evaluating(model), torch.no_grad():
             found = response_logprobs(model, batch).logp
-        largest = max(largest, float((found - batch.old_logp)[batch.response_mask].abs().max()))
+        largest = max(largest, float((found - batch.engine_logp)[batch.response_mask].abs().max()))
     return largest
 
 

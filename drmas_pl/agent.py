@@ -186,7 +186,7 @@ class Agent(L.LightningModule):
             denominator = self.objective.denominator_from_lengths(lengths, weight=batch.weight)
         result = self.objective(
             out.logp,
-            batch.old_logp,
+            out.logp.detach() if batch.old_logp is None else batch.old_logp,
             batch.advantage,
             batch.response_mask,
             weight=batch.weight,

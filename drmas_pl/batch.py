@@ -62,7 +62,8 @@ class TokenBatch:
         input_ids: (N, P + R) ids.
         attention_mask: (N, P + R) bool, True on real tokens.
         response_mask: (N, R) bool, True on sampled tokens.
-        old_logp: (N, R) log-probs the ratio is taken against, 0 where masked.
+        old_logp: (N, R) log-probs the ratio is taken against, 0 where masked; None for those that the policy has at present, which makes
+            every ratio exactly 1.
         engine_logp: (N, R) log-probs as the engine reported them, 0 where masked.
         advantage: (N,) advantages, or (N, R) where a critic judges tokens.
         weight: (N,) original rows per row.
@@ -74,7 +75,7 @@ class TokenBatch:
     input_ids: Tensor
     attention_mask: Tensor
     response_mask: Tensor
-    old_logp: Tensor
+    old_logp: Tensor | None
     engine_logp: Tensor
     advantage: Tensor
     weight: Tensor
@@ -92,13 +93,16 @@ class TokenBatch:
         )
 
 
-def collate(rows: Sequence[Row], *, pad_id: int, denominator: float | None) -> TokenBatch:
+def collate(
+    rows: Sequence[Row], *, pad_id: int, denominator: float | None, on_policy: bool = False
+) -> TokenBatch:
     """Pad rows to tensors.
 
     Args:
         rows: At least one row, each with at least one sampled token.
         pad_id: Id written where there is no token; never trained, never attended.
         denominator: Normaliser of the minibatch the rows belong to; None where they are the minibatch.
+        on_policy: Whether the ratio is taken against the policy's own log-probs, whatever the rows carry.
 
     Raises:
         BatchError: There are no rows, a row has no sampled token, or ids and log-probs differ in number.
@@ -124,11 +128,12 @@ def collate(rows: Sequence[Row], *, pad_id: int, denominator: float | None) -> T
     for what, found in (("reference log-probs", references), ("advantages of tokens", by_token)):
         if found and len(found) != len(rows):
             raise BatchError(f"{len(found)} of {len(rows)} rows carry {what}; all or none must")
+    old = [row.logprobs if row.old_logp is None else row.old_logp for row in rows]
     return TokenBatch(
         input_ids=input_ids,
         attention_mask=attention,
         response_mask=attention[:, prompt:].clone(),
-        old_logp=_pad([row.logprobs if row.old_logp is None else row.old_logp for row in rows], response),
+        old_logp=None if on_policy else _pad(old, response),
         engine_logp=engine_logp,
         advantage=_pad(by_token, response)
         if by_token

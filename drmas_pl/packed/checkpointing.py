@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -31,6 +33,50 @@ def checkpoint_activations(policy: nn.Module) -> None:
         model.activation_checkpointing_enable(settings)
     else:
         model.gradient_checkpointing_enable(settings)
+
+
+@contextmanager
+def recomputing(policy: nn.Module) -> Iterator[None]:
+    """Let the layers of a policy in evaluation mode be computed again in backward, which Transformers does in training mode alone.
+
+    A layer is in training mode when it decides whether to keep anything, and in evaluation mode while it computes.
+    """
+    layers = [module for module in _checkpointed(policy) if not list(_checkpointed(*module.children()))]
+    checkpoints = [layer._gradient_checkpointing_func for layer in layers]
+    for layer, checkpoint in zip(layers, checkpoints):
+        layer._gradient_checkpointing_func = partial(_evaluated, layer, checkpoint)
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer, checkpoint in zip(layers, checkpoints):
+            layer._gradient_checkpointing_func = checkpoint
+            layer.training = False
+
+
+def _checkpointed(*modules: nn.Module) -> Iterator[Any]:
+    """Yield the modules, and those within, that checkpoint themselves or their layers."""
+    return (
+        part
+        for module in modules
+        for part in module.modules()
+        if getattr(part, "gradient_checkpointing", False)
+    )
+
+
+def _evaluated(
+    layer: nn.Module, checkpoint: Callable[..., Any], compute: Callable[..., Any], *args: Any
+) -> Any:
+    """Checkpoint a layer that computes in evaluation mode, also the second time."""
+
+    def computed(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return compute(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(computed, *args)
 
 
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:

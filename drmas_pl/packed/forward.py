@@ -169,7 +169,11 @@ def _layers(policy: Any) -> int:
 
 def _drops_attention(policy: Any) -> bool:
     """Tell whether attention weights are dropped out at present."""
-    return bool(policy.training and getattr(policy.config.get_text_config(), "attention_dropout", 0.0))
+    if not policy.training:
+        return False
+    # attention_dropout, attn_pdrop, attention_probs_dropout_prob and the like
+    settings = vars(policy.config.get_text_config())
+    return any(value for name, value in settings.items() if "att" in name and "drop" in name)
 
 
 @torch.no_grad()

@@ -28,9 +28,11 @@ from drmas_pl.functional.values import clipped_value_loss, explained_variance
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.packed.checkpointing import checkpoint_activations
 from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
+from drmas_pl.workers.randomness import ready_to_learn
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
 from drmas_pl.workers.scoring import chunk_by_tokens, numbers_of_rows
 from drmas_pl.workers.strategies import reshard
+from drmas_pl.workers.totals import Means
 from drmas_pl.workers.weights import Layout, load_state, save_state
 
 
@@ -50,7 +52,7 @@ class CriticSettings:
         max_skips: Number of skipped minibatches in a row after which the run stops.
         warmup: First iterations in which critics learn and policies do not.
         dump_folder: Where skipped minibatches are written; None writes nothing.
-        total_steps: Known number of optimizer steps of the whole run, for the schedule.
+        total_steps: Planned optimizer steps of the whole run, for the schedule, whether or not all of them are made.
         checkpoint: How sharded weights and optimizer state are saved: put together, or every rank its ``shards``.
 
     Raises:
@@ -94,7 +96,7 @@ class CriticSettings:
 
 @dataclass(slots=True)
 class CriticReport:
-    """What one iteration did to a critic: optimizer steps, skipped minibatches, and means by metric."""
+    """What one iteration did to a critic: optimizer steps, skipped minibatches, and means over tokens or steps by metric."""
 
     steps: int = 0
     skipped: int = 0
@@ -106,6 +108,8 @@ class CriticGroup:
 
     Attributes:
         parameter_count: Number of parameters of the model.
+        steps: Optimizer steps made so far.
+        planned_steps: Optimizer steps that were planned so far, those with a skipped minibatch included.
 
     Args:
         name: Name of the critic; keys its checkpoint folder and metrics.
@@ -133,6 +137,7 @@ class CriticGroup:
         self.fabric = fabric
         self.settings = settings or CriticSettings()
         self.steps = 0
+        self.planned_steps = 0
         self.skipped_in_a_row = 0
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
         if self.settings.activation_checkpointing:
@@ -171,19 +176,19 @@ class CriticGroup:
         Raises:
             TrainingStopped: Too many minibatches in a row had to be skipped.
         """
-        report = CriticReport()
+        report, means, planned = CriticReport(), Means(), self.planned_steps
+        self.planned_steps += self.settings.updates_per_iteration * self.settings.epochs
         if not rows:
             return report
         generator = torch.Generator().manual_seed(seed % (1 << 63))
-        done: list[dict[str, float]] = []
         with self._training():
             for _ in range(self.settings.epochs):
                 order = torch.randperm(len(rows), generator=generator)
                 for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
-                    self._step([rows[index] for index in part.tolist()], report, done)
-        report.metrics = {
-            name: math.fsum(step[name] for step in done) / len(done) for name in (done[0] if done else ())
-        }
+                    self._set_rate(planned)
+                    self._step([rows[index] for index in part.tolist()], report, means)
+                    planned += 1
+        report.metrics = means.result()
         explained = float(explained_variance(_column(rows, "values"), _column(rows, "returns")))
         report.metrics |= {"explained_variance": explained} if math.isfinite(explained) else {}
         return report
@@ -204,7 +209,11 @@ class CriticGroup:
                 self.model, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole
             )
         if self.fabric.is_global_zero:
-            counters = {"steps": self.steps, "skipped_in_a_row": self.skipped_in_a_row}
+            counters = {
+                "steps": self.steps,
+                "planned_steps": self.planned_steps,
+                "skipped_in_a_row": self.skipped_in_a_row,
+            }
             (folder / "critic.json").write_text(
                 json.dumps({"agents": sorted(self.agents), **counters}, indent=1)
             )
@@ -225,6 +234,7 @@ class CriticGroup:
             with self.offload.present("weights", "optimizer"):
                 load_state(self.model, self.optimizer, folder)
             self.steps, self.skipped_in_a_row = record["steps"], record["skipped_in_a_row"]
+            self.planned_steps = record.get("planned_steps", self.steps)
         except (
             OSError,
             ValueError,
@@ -241,16 +251,16 @@ class CriticGroup:
     @contextmanager
     def _training(self) -> Iterator[None]:
         """Hold weights and optimizer state ready for updates."""
-        with self.offload.present("weights", "optimizer"):
-            self.module.train()
-            try:
-                yield
-            finally:
-                self.module.eval()
+        with self.offload.present("weights", "optimizer"), ready_to_learn(self.module):
+            yield
 
-    def _step(
-        self, minibatch: Sequence[ValueRow], report: CriticReport, done: list[dict[str, float]]
-    ) -> None:
+    def _set_rate(self, step: int) -> None:
+        """Set the learning rate of the planned optimizer step ``step``, counted from 0."""
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(step, self.settings.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _step(self, minibatch: Sequence[ValueRow], report: CriticReport, means: Means) -> None:
         """Accumulate the gradient of a minibatch, check it, clip it and step."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer.zero_grad(set_to_none=True)
@@ -260,18 +270,15 @@ class CriticGroup:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._skip(minibatch, report)
             return
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(
-            self.steps, self.settings.total_steps
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.fabric.clip_gradients(
             self.module, self.optimizer, max_norm=self.settings.max_grad_norm, error_if_nonfinite=False
         )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps, self.skipped_in_a_row, report.steps = self.steps + 1, 0, report.steps + 1
-        done.append({"value_loss": loss, "clipped": clipped, "grad_norm": norm, "lr": rate})
+        tokens = sum(len(line.values) for line in minibatch)
+        means.add({"value_loss": loss, "clipped": clipped}, weight=tokens)
+        means.add({"grad_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]})
 
     def _accumulate(self, minibatch: Sequence[ValueRow]) -> tuple[float, float]:
         """Add the minibatch's gradient to ``.grad``; return its loss and the share of clipped tokens."""
@@ -309,7 +316,7 @@ class CriticGroup:
         self.optimizer.zero_grad(set_to_none=True)
         self.skipped_in_a_row, report.skipped = self.skipped_in_a_row + 1, report.skipped + 1
         where = ""
-        if self.settings.dump_folder is not None:
+        if self.settings.dump_folder is not None and self.fabric.is_global_zero:
             path = (
                 Path(self.settings.dump_folder)
                 / f"critic-{self.name}-step{self.steps}-skip{self.skipped_in_a_row}.pt"

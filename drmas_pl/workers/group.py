@@ -30,6 +30,7 @@ from drmas_pl.packed.compiling import compile_layers
 from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
 from drmas_pl.workers.offload import GroupOffload, device_meter
+from drmas_pl.workers.randomness import random_layers, ready_to_learn
 from drmas_pl.workers.scoring import score_rows
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
 from drmas_pl.workers.weights import Layout, load_state, save_state
@@ -45,7 +46,7 @@ class GroupSettings:
         optimizer: Optimizer and schedule.
         update: Minibatches, micro-batches and guard rails.
         trainable: Whether the weights are ever updated.
-        total_steps: Known number of optimizer steps of the whole run, for the schedule.
+        total_steps: Planned optimizer steps of the whole run, for the schedule, whether or not all of them are made.
         checkpoint: How sharded weights and optimizer state are saved: put together, or every rank its ``shards``.
     """
 
@@ -62,6 +63,8 @@ class WorkerGroup:
     Attributes:
         parameter_count: Number of parameters of the policy.
         sync_seconds: Seconds spent so far on bringing new weights to the engine.
+        steps: Optimizer steps made so far.
+        planned_steps: Optimizer steps that were planned so far, those without signal or with a skipped minibatch included.
 
     Args:
         name: Name of the group; keys its checkpoint folder and metrics.
@@ -98,11 +101,13 @@ class WorkerGroup:
         self.weights_version = 0
         self.sync_seconds = 0.0
         self.steps = 0
+        self.planned_steps = 0
         self.skipped_in_a_row = 0
         self.mismatched: set[str] = set()
         self.parameter_count = sum(parameter.numel() for parameter in policy.parameters())
         self._check_correction()
         self._warn_of_truncated_sampling()
+        self._tell_of_random_layers()
         self.optimizer: torch.optim.Optimizer | None = None
         self.module: nn.Module = policy
         self.reference = self._reference()
@@ -184,12 +189,11 @@ class WorkerGroup:
     @contextmanager
     def training(self) -> Iterator[nn.Module]:
         """Hold the policy ready for updates for the duration of the block."""
-        with self.lifecycle.phase(State.TRAINING):
-            self.module.train()
-            try:
-                yield self.module
-            finally:
-                self.module.eval()
+        with (
+            self.lifecycle.phase(State.TRAINING),
+            ready_to_learn(self.module, dropout=self.settings.update.dropout),
+        ):
+            yield self.module
 
     def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
         """Run the iteration's optimizer steps on the agents' rows.
@@ -241,12 +245,10 @@ class WorkerGroup:
             )
         return penalties
 
-    def set_rate(self) -> float:
-        """Set the learning rate of the next optimizer step and return it."""
+    def set_rate(self, step: int) -> float:
+        """Set the learning rate of the planned optimizer step ``step``, counted from 0, and return it."""
         assert self.optimizer is not None
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(
-            self.steps, self.settings.total_steps
-        )
+        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(step, self.settings.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
@@ -274,6 +276,7 @@ class WorkerGroup:
             counters = {
                 "weights_version": self.weights_version,
                 "steps": self.steps,
+                "planned_steps": self.planned_steps,
                 "skipped_in_a_row": self.skipped_in_a_row,
             }
             (folder / "group.json").write_text(
@@ -307,6 +310,7 @@ class WorkerGroup:
             ) from error
         self.weights_version, self.steps = counters["weights_version"], counters["steps"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]
+        self.planned_steps = counters.get("planned_steps", self.steps)
         with self.offload.present("weights"):
             self.engine.sync(self.weights_version)
 
@@ -354,6 +358,16 @@ class WorkerGroup:
                     f"agent {agent.name!r}: objective.correction={agent.objective.correction!r} compares the engine's log-probs with "
                     "recomputed ones; set update.old_logp=recompute"
                 )
+
+    def _tell_of_random_layers(self) -> None:
+        """Say which layers of the model would be random in an update, and that they are not."""
+        found = random_layers(self.policy) if self.settings.trainable else []
+        if found and not self.settings.update.dropout:
+            log.info(
+                "worker group %r learns without dropout and router noise, as it samples (update.dropout=true switches them on): %s",
+                self.name,
+                ", ".join(found),
+            )
 
     def _warn_of_truncated_sampling(self) -> None:
         """Say which agents draw from another distribution than the one whose log-probs they are trained on."""

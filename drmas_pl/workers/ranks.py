@@ -45,7 +45,7 @@ def masked_like(batch: TokenBatch) -> TokenBatch:
     zero = (0.0,)
     row = Row("", (token,), (token,), zero, 0.0, 0.0, ref_logp=None if batch.ref_logp is None else zero)
     row = replace(row, token_advantage=zero if batch.advantage.dim() == 2 else None)
-    small = collate([row], pad_id=token, denominator=1.0)
+    small = collate([row], pad_id=token, denominator=1.0, on_policy=batch.old_logp is None)
     return replace(
         small, response_mask=torch.zeros_like(small.response_mask), denominator=batch.denominator
     ).to(batch.input_ids.device)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from drmas_pl.batch import Row, TokenBatch, collate
 from drmas_pl.engines.prefixes import common_length
+from drmas_pl.engines.transformers import evaluating
 from drmas_pl.packed.forward import lays_out_tree
 from drmas_pl.policy import response_logprobs
 from drmas_pl.workers.ranks import deal_batches, gather_lists
@@ -95,7 +96,9 @@ def score_rows(
     def logp(batch: TokenBatch) -> Tensor:
         return response_logprobs(policy, batch, temperature=temperature).logp
 
-    scored = numbers_of_rows(logp, rows, budget=budget, pad_id=pad_id, fabric=fabric, policy=policy)
+    # a reference may share layers with a policy that is in training mode
+    with evaluating(policy):
+        scored = numbers_of_rows(logp, rows, budget=budget, pad_id=pad_id, fabric=fabric, policy=policy)
     reshard(policy)
     return scored
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -24,18 +24,23 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.batch import Row, TokenBatch
 from drmas_pl.errors import TrainingStopped
-from drmas_pl.functional.metrics import mean_metrics, merge_metrics
+from drmas_pl.functional.metrics import merge_metrics
+from drmas_pl.workers.minibatches import AgentWeight, loss_divisors, micro_batches, split_rows
 from drmas_pl.workers.offload import Offload
+from drmas_pl.workers.randomness import layer_drawing_in_evaluation
 from drmas_pl.workers.ranks import deal_batches, merge_over_ranks
-from drmas_pl.workers.scoring import chunk_rows
+from drmas_pl.workers.strategies import reshard
+from drmas_pl.workers.totals import AgentStep, AgentTotals, Means
 
 if TYPE_CHECKING:
     from drmas_pl.workers.group import WorkerGroup
 
 
 log = logging.getLogger(__name__)
+# enough for every layer to show whether it is random
+_PROBE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,11 @@ class UpdateSettings:
             do not change.
         activation_checkpointing: Keep the inputs of layers alone and compute the rest again in backward: less memory, more time.
         compile: Compile norms and feed-forward blocks for training, which pays on accelerators; results change by rounding.
-        old_logp: Take the ratio against the ``engine``'s log-probs or ``recompute`` them with one forward before the first step.
+        dropout: Let dropout and router noise of the model act in updates; engines sample without them, so ratios then start away from 1.
+        old_logp: Take the ratio against the ``engine``'s log-probs, or ``recompute`` them: before the first step they are those of the
+            policy in the same forward pass, so that every ratio is exactly 1, and later those of a forward pass before it.
+        agent_weight: How much an agent counts that shares weights with others: in proportion to its ``token``s or ``turn``s in the
+            minibatch, or each ``agent`` alike; None lets the objective's aggregation decide, see :func:`.minibatches.loss_divisors`.
         mismatch_alarm: Mean absolute difference of engine and trainer log-probs above which a warning is logged.
         max_skips: Number of skipped minibatches in a row after which the run stops.
         dump_folder: Where skipped minibatches are written; None writes nothing.
@@ -63,7 +72,9 @@ class UpdateSettings:
     micro_batch_tokens: int = 16384
     activation_checkpointing: bool = False
     compile: bool = False
+    dropout: bool = False
     old_logp: Literal["engine", "recompute"] = "engine"
+    agent_weight: AgentWeight | None = None
     mismatch_alarm: float = 0.02
     max_skips: int = 3
     dump_folder: str | None = None
@@ -81,11 +92,13 @@ class UpdateSettings:
             raise ValueError(f"offload must be none, optimizer or all, got {self.offload!r}")
         if self.old_logp not in ("engine", "recompute"):
             raise ValueError(f"old_logp must be engine or recompute, got {self.old_logp!r}")
+        if self.agent_weight is not None and self.agent_weight not in get_args(AgentWeight):
+            raise ValueError(f"agent_weight must be token, turn, agent or null, got {self.agent_weight!r}")
 
 
 @dataclass(slots=True)
 class UpdateReport:
-    """What the optimizer steps did: counts, and means keyed by agent name and by metric."""
+    """What the optimizer steps did: counts, means over steps by metric, and each agent's metrics over all of its tokens."""
 
     steps: int = 0
     skipped: int = 0
@@ -94,115 +107,117 @@ class UpdateReport:
     agents: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-class _Means:
-    """Averages of metrics over optimizer steps or micro-batches, weighted."""
+@dataclass(slots=True)
+class _Progress:
+    """How far an iteration's update has come.
 
-    def __init__(self) -> None:
-        self.total: defaultdict[str, float] = defaultdict(float)
-        self.weight: defaultdict[str, float] = defaultdict(float)
+    Attributes:
+        report: What is known so far.
+        agents: Metrics by agent.
+        means: Metrics of the group.
+        stale: Agents of whom older weights sampled any row.
+        planned: Number of the present minibatch among those planned for the whole run.
+    """
 
-    def add(self, values: Mapping[str, float], weight: float = 1.0) -> None:
-        for name, value in values.items():
-            self.total[name] += value * weight
-            self.weight[name] += weight
-
-    def result(self) -> dict[str, float]:
-        return {name: self.total[name] / self.weight[name] for name in self.total if self.weight[name] > 0}
+    report: UpdateReport
+    stale: frozenset[str]
+    planned: int
+    agents: defaultdict[str, AgentTotals] = field(default_factory=lambda: defaultdict(AgentTotals))
+    means: Means = field(default_factory=Means)
 
 
 def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
     """Run every optimizer step of the iteration; see :meth:`WorkerGroup.update`."""
     settings = group.settings.update
     everything = [row for name in sorted(rows) for row in rows[name]]
-    report, means = UpdateReport(), _Means()
-    agent_means: defaultdict[str, _Means] = defaultdict(_Means)
+    progress = _Progress(
+        UpdateReport(), _stale_agents(everything, group.weights_version), group.planned_steps
+    )
+    # a schedule that counted only the steps that are made would not be at its end when the run is
+    group.planned_steps += settings.updates_per_iteration * settings.epochs
     if not everything:
-        return report
-    everything = _with_logprobs(group, everything)
-    generator = torch.Generator().manual_seed(seed % (1 << 63))
-    for minibatch in _minibatches(everything, settings, generator):
-        _step(group, minibatch, report, means, agent_means)
-    report.group = means.result()
-    report.agents = {name: means.result() for name, means in agent_means.items()}
-    return report
+        return progress.report
+    parts = split_rows(
+        len(everything),
+        updates=settings.updates_per_iteration,
+        epochs=settings.epochs,
+        generator=torch.Generator().manual_seed(seed % (1 << 63)),
+    )
+    everything = _with_logprobs(group, everything, later={place for part in parts[1:] for place in part})
+    for part in parts:
+        _step(group, [everything[place] for place in part], progress)
+        progress.planned += 1
+    recomputed = settings.old_logp == "recompute"
+    progress.report.group = progress.means.result()
+    progress.report.agents = {
+        name: totals.result(stale=name in progress.stale, recomputed=recomputed)
+        for name, totals in progress.agents.items()
+    }
+    return progress.report
 
 
-def _step(
-    group: WorkerGroup,
-    minibatch: Sequence[Row],
-    report: UpdateReport,
-    means: _Means,
-    agent_means: Mapping[str, _Means],
-) -> None:
+def _step(group: WorkerGroup, minibatch: Sequence[Row], progress: _Progress) -> None:
     """Accumulate the gradient agent by agent, check it, clip it and step."""
     assert group.optimizer is not None
-    settings, parameters = group.settings.update, [p for p in group.policy.parameters() if p.requires_grad]
+    settings, report = group.settings.update, progress.report
+    parameters = [parameter for parameter in group.policy.parameters() if parameter.requires_grad]
     group.optimizer.zero_grad(set_to_none=True)
-    agents: dict[str, dict[str, float]] = {}
-    for name, agent in group.agents.items():
+    agents: dict[str, AgentStep] = {}
+    # until the first step the policy is the old one, and its own log-probs are free of what another batch would round differently
+    on_policy = settings.old_logp == "recompute" and not report.steps
+    for name, divisor in loss_divisors(group.agents, minibatch, settings.agent_weight).items():
         batches = list(
-            _micro_batches(agent, minibatch, settings.micro_batch_tokens, group.tokenizer.pad_token_id)
+            micro_batches(
+                group.agents[name],
+                minibatch,
+                budget=settings.micro_batch_tokens,
+                pad_id=group.tokenizer.pad_token_id,
+                denominator=divisor,
+                on_policy=on_policy,
+            )
         )
         if batches:
-            own = deal_batches(batches, group.fabric)
-            first, stale = (
-                report.steps + report.skipped == 0,
-                _are_stale(minibatch, agent, group.weights_version),
-            )
-            agents[name] = _accumulate(group, agent, own, parameters, first=first, stale=stale)
+            agents[name] = _accumulate(group, group.agents[name], batches, parameters)
             report.rows += sum(map(len, batches))
+            if not report.steps and name not in progress.stale:
+                _warn_of_mismatch(group, name, agents[name].drift, minibatch)
     if not agents:
         return
-    loss = sum(metrics["loss"] for metrics in agents.values())
-    norm = _norm(parameters)
+    loss, norm = sum(step.loss for step in agents.values()), _norm(parameters)
     if not (math.isfinite(loss) and math.isfinite(norm)):
         _skip(group, minibatch, report)
         return
-    for name, metrics in agents.items():
-        agent_means[name].add(metrics)
+    for name, step in agents.items():
+        progress.agents[name].add(step, stepped=report.steps > 0)
     if norm == 0:
         return
-    rate = group.set_rate()
+    rate = group.set_rate(progress.planned)
     group.fabric.clip_gradients(
         group.module, group.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False
     )
     group.optimizer.step()
     group.optimizer.zero_grad(set_to_none=True)
     group.steps, group.skipped_in_a_row, report.steps = group.steps + 1, 0, report.steps + 1
-    means.add({"loss": loss, "grad_norm": norm, "lr": rate, "clipped": float(norm > settings.max_grad_norm)})
+    progress.means.add(
+        {"loss": loss, "grad_norm": norm, "lr": rate, "clipped": float(norm > settings.max_grad_norm)}
+    )
 
 
 def _accumulate(
-    group: WorkerGroup,
-    agent: Agent,
-    batches: Sequence[TokenBatch],
-    parameters: Sequence[nn.Parameter],
-    *,
-    first: bool,
-    stale: bool,
-) -> dict[str, float]:
-    """Add one agent's gradient to ``.grad``; return its metrics with its loss and the norm of its own gradient."""
+    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter]
+) -> AgentStep:
+    """Add one agent's gradient to ``.grad``; every rank computes its share of the micro-batches."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
-    metrics = [_backward(group, agent, batch, last=batch is batches[-1]) for batch in batches]
-    merged = merge_over_ranks(merge_metrics(metrics), group.fabric)
-    loss = float(merged.pop("loss"))
-    values = mean_metrics(merged)
-    drift = {name: values.pop(name) for name in ("drift", "drift_max")}
-    if stale:
-        # the policy has moved since these rows were sampled, so that their log-probs say nothing about numerics
-        values = {name: value for name, value in values.items() if name not in ("mismatch", "mismatch_max")}
-        values |= {"policy_shift": drift["drift"], "policy_shift_max": drift["drift_max"]} if first else {}
-    elif first and group.settings.update.old_logp == "engine":
-        # nothing was stepped yet, so trainer and engine have the same weights and any drift is numerics
-        values |= {"mismatch": drift["drift"], "mismatch_max": drift["drift_max"]}
-        _warn_of_mismatch(group, agent, drift["drift"])
-    norm = _norm(parameters)
+    own = deal_batches(batches, group.fabric)
+    metrics = [_backward(group, agent, batch, last=batch is own[-1]) for batch in own]
+    sums = merge_over_ranks(merge_metrics(metrics), group.fabric)
+    step = AgentStep(float(sums.pop("loss")), _norm(parameters), sums)
     for parameter, earlier in zip(parameters, before, strict=True):
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
-    return {**values, "loss": loss, "grad_norm": norm}
+    return step
 
 
 def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool) -> dict[str, Tensor]:
@@ -215,9 +230,9 @@ def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool
     return {**out, "loss": out["loss"].detach()}
 
 
-def _are_stale(rows: Sequence[Row], agent: Agent, version: int) -> bool:
-    """Tell whether older weights than ``version`` sampled any of the agent's rows."""
-    return any(row.agent == agent.name and row.weights_version not in (None, version) for row in rows)
+def _stale_agents(rows: Sequence[Row], version: int) -> frozenset[str]:
+    """Name the agents of whom older weights than ``version`` sampled any row."""
+    return frozenset(row.agent for row in rows if row.weights_version not in (None, version))
 
 
 def _norm(parameters: Sequence[nn.Parameter]) -> float:
@@ -227,16 +242,43 @@ def _norm(parameters: Sequence[nn.Parameter]) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def _warn_of_mismatch(group: WorkerGroup, agent: Agent, mismatch: float) -> None:
-    """Say once that engine and trainer disagree, since ratios then start away from 1."""
-    if mismatch > group.settings.update.mismatch_alarm and agent.name not in group.mismatched:
-        group.mismatched.add(agent.name)
+def _warn_of_mismatch(group: WorkerGroup, name: str, mismatch: float, minibatch: Sequence[Row]) -> None:
+    """Say once what may be wrong where engine and trainer disagree, since ratios then start away from 1."""
+    settings = group.settings.update
+    if mismatch <= settings.mismatch_alarm or name in group.mismatched:
+        return
+    group.mismatched.add(name)
+    remedy = _remedy(group, group.agents[name], minibatch[0])
+    if remedy is not None:
         log.warning(
-            "engine and trainer disagree for agent %r: mean |log-prob difference| %.3g before any step; "
-            "set update.old_logp=recompute and objective.correction=token",
-            agent.name,
+            "engine and trainer disagree for agent %r: mean |log-prob difference| %.3g before any step; %s",
+            name,
             mismatch,
+            remedy,
         )
+
+
+def _remedy(group: WorkerGroup, agent: Agent, row: Row) -> str | None:
+    """Say why engine and trainer disagree, or what helps; None where the objective corrects for it."""
+    settings = group.settings.update
+    if settings.dropout:
+        return "since update.dropout=true; engines sample without dropout"
+    layer = _random_layer(group, row)
+    if layer is not None:
+        return f"{layer} draws random numbers in evaluation mode, so that no log-prob of this model can be relied on"
+    if agent.objective.correction is not None:
+        return None
+    recompute = "" if settings.old_logp == "recompute" else "update.old_logp=recompute and "
+    return f"set {recompute}objective.correction=token"
+
+
+def _random_layer(group: WorkerGroup, row: Row) -> str | None:
+    """Name a layer that makes two equal forward passes differ, tried on a few tokens."""
+    ids = (row.prompt_ids + row.response_ids)[:_PROBE_TOKENS]
+    with group.fabric.autocast():
+        found = layer_drawing_in_evaluation(group.policy, ids, group.fabric.device)
+    reshard(group.policy)
+    return found
 
 
 def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) -> None:
@@ -259,46 +301,24 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
         )
 
 
-def _minibatches(
-    rows: Sequence[Row], settings: UpdateSettings, generator: torch.Generator
-) -> Iterator[list[Row]]:
-    """Yield shuffled minibatches of nearly equal size for every epoch."""
-    count = min(settings.updates_per_iteration, len(rows))
-    for _ in range(settings.epochs):
-        order = torch.randperm(len(rows), generator=generator).tolist()
-        for index in range(count):
-            start, stop = index * len(rows) // count, (index + 1) * len(rows) // count
-            yield [rows[position] for position in order[start:stop]]
+def _with_logprobs(group: WorkerGroup, rows: Sequence[Row], *, later: Collection[int]) -> list[Row]:
+    """Attach the trainer's and the reference policy's log-probs where the settings ask for them.
 
-
-def _micro_batches(agent: Agent, minibatch: Sequence[Row], budget: int, pad_id: int) -> Iterator[TokenBatch]:
-    """Yield one agent's rows that matter to the gradient, packed by length under the token budget."""
-    lengths = torch.tensor([len(row.response_ids) for row in minibatch])
-    weights = torch.tensor([row.weight for row in minibatch])
-    denominator = float(agent.objective.denominator_from_lengths(lengths, weight=weights))
-    rows = [
-        row
-        for row in minibatch
-        if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)
-    ]
-    for chunk in chunk_rows(agent.policy, rows, budget):
-        yield collate([rows[index] for index in chunk], pad_id=pad_id, denominator=denominator)
-
-
-def _with_logprobs(group: WorkerGroup, rows: Sequence[Row]) -> list[Row]:
-    """Attach the trainer's and the reference policy's log-probs where the settings ask for them."""
-    out = []
+    Args:
+        group: The group.
+        rows: Rows of all agents.
+        later: Places of the rows that are learnt from after the first optimizer step; others need no log-probs from before it.
+    """
+    out = list(rows)
     for agent in group.agents.values():
-        own = [row for row in rows if row.agent == agent.name]
+        places = [place for place, row in enumerate(rows) if row.agent == agent.name]
         if group.settings.update.old_logp == "recompute":
-            own = [
-                replace(row, old_logp=logp)
-                for row, logp in zip(own, group.score(group.module, own, agent), strict=True)
-            ]
+            chosen = [place for place in places if place in later]
+            scored = group.score(group.module, [rows[place] for place in chosen], agent)
+            for place, logp in zip(chosen, scored, strict=True):
+                out[place] = replace(out[place], old_logp=logp)
         if group.reference is not None:
-            own = [
-                replace(row, ref_logp=logp)
-                for row, logp in zip(own, group.score(group.reference, own, agent), strict=True)
-            ]
-        out += own
+            scored = group.score(group.reference, [rows[place] for place in places], agent)
+            for place, logp in zip(places, scored, strict=True):
+                out[place] = replace(out[place], ref_logp=logp)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,33 @@ def test_gradients_are_clipped_and_the_rate_follows_its_schedule(build: Build, l
     free = build(optimizer=linear, total_steps=2, updates_per_iteration=2)
     free.update(lines, seed=1)
     assert (weights(critic) - before).norm() < 0.5 * (weights(free) - before).norm()
+
+
+def test_the_schedule_goes_on_where_no_step_is_made(
+    build: Build, lines: list[ValueRow], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"optimizer": OptimizerSettings(lr=1e-2, schedule="linear"), "total_steps": 4}
+    critic = build(**options)
+    bad = [replace(lines[0], returns=(math.inf,) * len(lines[0].returns))]
+    for rows in (lines, [], bad):
+        critic.update(rows, seed=1)
+    critic.save(tmp_path)
+    resumed = build(**options)
+    resumed.load(tmp_path)
+    assert (critic.steps, critic.planned_steps, resumed.planned_steps) == (1, 3, 3)
+    for each in (critic, resumed):
+        assert each.update(lines, seed=1).metrics["lr"] == pytest.approx(0.0025)
+
+
+def test_means_over_tokens_do_not_depend_on_minibatches(build: Build, lines: list[ValueRow]) -> None:
+    # so slow that the critic stays where it is
+    slow = OptimizerSettings(lr=1e-12)
+    moved = [replace(line, values=(0.5,) * len(line.values)) for line in lines]
+    whole, parts = (
+        build(optimizer=slow, updates_per_iteration=count).update(moved, seed=1).metrics for count in (1, 4)
+    )
+    for name in ("value_loss", "clipped"):
+        assert parts[name] == pytest.approx(whole[name], rel=1e-5) != 0
 
 
 def test_explained_variance_is_that_of_the_values_before_the_update(

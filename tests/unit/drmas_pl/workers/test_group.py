@@ -87,12 +87,15 @@ def test_an_exception_ends_the_phase_and_leaves_engine_and_policy_at_rest(shared
         group.engine.generate([REQUEST])
 
 
-def test_the_policy_trains_in_training_mode_only(shared: Build) -> None:
-    group = shared()
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_policy_learns_in_the_mode_in_which_it_samples_unless_told_otherwise(
+    shared: Build, dropout: bool
+) -> None:
+    group = shared(update=UpdateSettings(dropout=dropout))
     with group.training() as module:
-        assert module.training
+        assert all(part.training == dropout for part in module.modules())
     with group.rollout():
-        assert not group.module.training
+        assert not any(part.training for part in group.module.modules())
 
 
 def test_updates_belong_into_the_training_phase(shared: Build, rows: Rows) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor
 
 from drmas_pl.batch import Row
@@ -21,9 +23,10 @@ from drmas_pl.rollout.batching import build_rows
 from drmas_pl.rollout.table import build_table
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.minibatches import split_rows
 from drmas_pl.workers.update import UpdateReport, UpdateSettings
 from tests.helpers.gradients import Rows, flat, oracle
-from tests.helpers.toy import make_turn
+from tests.helpers.toy import make_groups, make_turn
 
 Build = Callable[..., WorkerGroup]
 Capture = Callable[..., tuple[Tensor, UpdateReport]]
@@ -181,7 +184,7 @@ def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
     def batches(seed: int) -> list[list[int]]:
         seen: list[list[int]] = []
 
-        def step(group: WorkerGroup, minibatch: list[Row], *_: object) -> None:
+        def step(group: WorkerGroup, minibatch: list[Row], progress: object) -> None:
             seen.append([everything.index(row) for row in minibatch])
 
         monkeypatch.setattr("drmas_pl.workers.update._step", step)
@@ -202,6 +205,92 @@ def test_the_rate_follows_the_schedule_step_by_step(shared: Build, rows: Rows) -
     assert rates == pytest.approx([(0.1 + 0.075) / 2, (0.05 + 0.025) / 2])
 
 
+@pytest.mark.parametrize("kind", ["nothing", "no signal", "skipped"])
+def test_the_schedule_goes_on_where_no_step_is_made(
+    shared: Build, rows: Rows, tmp_path: Path, kind: str
+) -> None:
+    def build() -> WorkerGroup:
+        optimizer = OptimizerSettings(lr=0.1, schedule="linear")
+        return shared(update=UpdateSettings(updates_per_iteration=2), optimizer=optimizer, iterations=4)
+
+    without: Rows = {
+        "nothing": {},
+        "no signal": {name: [replace(row, advantage=0.0) for row in own] for name, own in rows.items()},
+        "skipped": {name: [replace(row, advantage=math.nan) for row in own] for name, own in rows.items()},
+    }[kind]
+    group = build()
+    assert train(group, rows).group["lr"] == pytest.approx((0.1 + 0.0875) / 2)
+    assert train(group, without).steps == 0
+    group.save(tmp_path)
+    resumed = build()
+    resumed.load(tmp_path)
+    assert (resumed.steps, resumed.planned_steps) == (2, 4)
+    for _ in range(2):
+        rates = [train(each, rows).group["lr"] for each in (group, resumed)]
+    assert rates == pytest.approx([(0.025 + 0.0125) / 2] * 2)
+
+
+def test_groups_saved_before_steps_were_planned_go_on_where_they_were(
+    shared: Build, rows: Rows, tmp_path: Path
+) -> None:
+    group = shared()
+    train(group, rows)
+    group.save(tmp_path)
+    record = json.loads((tmp_path / "group.json").read_text())
+    del record["planned_steps"]
+    (tmp_path / "group.json").write_text(json.dumps(record))
+    resumed = shared()
+    resumed.load(tmp_path)
+    assert resumed.planned_steps == 1
+
+
+@pytest.mark.parametrize("split", [{"updates_per_iteration": 5}, {"micro_batch_tokens": 20}])
+def test_metrics_do_not_depend_on_how_rows_are_split(
+    shared: Build, rows: Rows, split: dict[str, int]
+) -> None:
+    def metrics(**settings: int) -> dict[str, dict[str, float]]:
+        # so slow that the policy stays where it is
+        group = shared(
+            update=UpdateSettings(old_logp="recompute", **settings),
+            optimizer=OptimizerSettings(lr=1e-12),
+            agent={"objective": {"entropy_coef": 0.01}},
+        )
+        return train(group, rows).agents
+
+    whole, parts = metrics(), metrics(**split)
+    for agent, own in whole.items():
+        assert own["rows"] == 7 and own["tokens"] == tokens(rows[agent])
+        assert own["mismatch_max"] > 1.5 * own["mismatch"] > 0
+        own, other = (
+            {name: value for name, value in found.items() if name not in ("loss", "grad_norm")}
+            for found in (own, parts[agent])
+        )
+        assert other == pytest.approx(own, rel=1e-4, abs=1e-6)
+
+
+def test_passes_add_up_and_the_largest_ratio_is_that_of_all_steps(shared: Build, rows: Rows) -> None:
+    agent = {"objective": {"entropy_coef": 0.01}}
+    seen: list[dict[str, float]] = []
+    group = shared(update=UpdateSettings(epochs=3), agent=agent, optimizer=OptimizerSettings(lr=0.05))
+    step = group.agents["writer"].training_step
+
+    def note(batch: Any) -> Any:
+        out = step(batch)
+        seen.append({name: float(value.detach()) for name, value in out.items()})
+        return out
+
+    group.agents["writer"].training_step = note  # type: ignore[method-assign]
+    found = train(group, rows).agents["writer"]
+    assert len(seen) == 3 and found["rows"] == 21 and found["tokens"] == 3 * tokens(rows["writer"])
+    assert found["ratio_max"] == pytest.approx(max(one["ratio_max"] for one in seen)) != seen[0]["ratio_max"]
+    for name in ("entropy", "clipped", "ratio"):
+        assert found[name] == pytest.approx(sum(one[name] for one in seen) / found["tokens"], rel=1e-5)
+    # later steps have moved the policy, which is no mismatch
+    assert found["mismatch"] == pytest.approx(seen[0]["drift"] / tokens(rows["writer"]), rel=1e-5)
+    assert found["mismatch_max"] == pytest.approx(seen[0]["drift_max"])
+    assert found["loss"] == pytest.approx(sum(one["loss"] for one in seen) / 3)
+
+
 def test_recomputed_log_probs_replace_the_engines(shared: Build, capture: Capture, rows: Rows) -> None:
     group = shared()
     exact = {
@@ -216,6 +305,60 @@ def test_recomputed_log_probs_replace_the_engines(shared: Build, capture: Captur
     close(recomputed, from_engine)
     assert with_engine.agents["writer"]["mismatch_max"] < 1e-5
     assert without.agents["writer"]["mismatch_max"] > 0.1
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_recomputed_ratios_are_exactly_one_before_the_first_step(
+    rows: Rows, precision: Any, ratio: str
+) -> None:
+    # a range so narrow that rounding would leave it
+    objective = {"ratio": ratio, "clip_low": 1e-6, "clip_high": 1e-6}
+
+    def metrics(**settings: Any) -> dict[str, float]:
+        # rows without advantage are scored, but not learnt from, so that micro-batches differ
+        update = UpdateSettings(old_logp="recompute", micro_batch_tokens=60, **settings)
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        agent = {"objective": objective}
+        return train(
+            make_groups(fabric, sharing="shared", update=update, agent=agent)["shared"], rows
+        ).agents["writer"]
+
+    first, later = metrics(), metrics(epochs=2)
+    assert (first["ratio_max"], first["ratio"], first["approx_kl"], first["clipped"]) == (1.0, 1.0, 0.0, 0.0)
+    assert later["ratio_max"] > 1.0 and later["clipped"] > 0
+
+
+def test_a_skipped_step_leaves_the_policy_the_old_one(shared: Build, rows: Rows) -> None:
+    update = UpdateSettings(updates_per_iteration=2, old_logp="recompute")
+
+    def highest(everything: list[Row]) -> float:
+        report = train(shared(update=update), {"editor": everything[:7], "writer": everything[7:]})
+        return max(metrics["ratio_max"] for metrics in report.agents.values())
+
+    everything = [*rows["editor"], *rows["writer"]]
+    assert highest(everything) > 1.01
+    plan = split_rows(14, updates=2, epochs=1, generator=torch.Generator().manual_seed(1))
+    for place in plan[0]:
+        everything[place] = replace(everything[place], advantage=math.nan)
+    assert highest(everything) == 1.0
+
+
+def test_only_what_is_learnt_from_later_is_recomputed(
+    shared: Build, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    score = WorkerGroup.score
+
+    def count(group: WorkerGroup, policy: Any, own: list[Row], agent: Any) -> Any:
+        seen.append(len(own))
+        return score(group, policy, own, agent)
+
+    monkeypatch.setattr(WorkerGroup, "score", count)
+    for settings, expected in (({}, 0), ({"updates_per_iteration": 2}, 7), ({"epochs": 2}, 14)):
+        seen.clear()
+        train(shared(update=UpdateSettings(old_logp="recompute", **settings)), rows)
+        assert sum(seen) == expected
 
 
 def test_correction_weighs_recomputed_against_engine_log_probs(
