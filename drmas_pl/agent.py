@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from drmas_pl import agent_io
 from drmas_pl.batch import Row, TokenBatch
-from drmas_pl.chat import end_token_ids
+from drmas_pl.chat import closing_id, end_token_ids
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
@@ -107,7 +107,10 @@ class Agent(L.LightningModule):
     def use_tokenizer(self, tokenizer: Any, *, end_ids: Collection[int]) -> Agent:
         """Render, decode and parse for a policy that is elsewhere; see :meth:`bind`."""
         self.tokenizer, self.end_ids = tokenizer, frozenset(end_ids)
-        self.think_opened = self.template.opens_think(tokenizer)
+        try:
+            self.think_opened = self.template.opens_think(tokenizer)
+        except ConfigError as error:
+            raise ConfigError(f"agent {self.name!r}: {error}") from error
         return self
 
     def render(self, view: View) -> Prompt:
@@ -207,13 +210,14 @@ class Agent(L.LightningModule):
 
         Args:
             view: What the agent sees.
-            text: What it should say; the end token is added.
+            text: What it should say, with tags such as ``<think>`` as the tokens that they are; what closes a response is added.
 
         Returns:
             A row with advantage 1, for ``objective={"surrogate": "policy_gradient"}``.
         """
         self._bound()
-        ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id)
+        end = closing_id(self.tokenizer, chat=self.template.chat)
+        ids = (*self.tokenizer.encode(text, add_special_tokens=False), end)
         return Row(self.name, self.render(view).ids, ids, (0.0,) * len(ids), 1.0)
 
     def predict_step(self, batch: list[View], batch_idx: int = 0) -> list[str]:

@@ -87,7 +87,7 @@ def probe_template(tokenizer: Any, options: Mapping[str, Any] | None = None) -> 
     if not template:
         raise ConfigError(
             f"the role's template is a chat, but the tokenizer of {_name(tokenizer)} has no chat template; "
-            "choose one with chat=false, or a model with a chat template"
+            "choose one with chat=false, or set model.chat_template"
         )
     known = _KNOWN.setdefault(tokenizer, {})
     key = (str(template), repr(sorted((options or {}).items())))
@@ -112,6 +112,12 @@ def end_token_ids(policy: Any, tokenizer: Any) -> set[int]:
         end = _Probe(tokenizer, {}).end()
         found |= {control_tokens(tokenizer).ids[end]} if end else set()
     return found
+
+
+def closing_id(tokenizer: Any, *, chat: bool) -> int:
+    """Return the id that closes a written response: in a chat what its template puts there, otherwise the tokenizer's end token."""
+    end = probe_template(tokenizer).end if chat else ""
+    return control_tokens(tokenizer).ids[end] if end else int(tokenizer.eos_token_id)
 
 
 class _Probe:

@@ -115,6 +115,28 @@ def check_model(path: str) -> None:
         check_model(base)
 
 
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model and nothing else, after a look at its files.
+
+    Args:
+        path: Anything :func:`load_model` takes.
+
+    Raises:
+        ConfigError: See :func:`check_model`; or the tokenizer cannot be read.
+    """
+    check_model(path)
+    base = base_of(Path(path).expanduser())
+    if base is not None:
+        return load_tokenizer(base)
+    if path.startswith("random:"):
+        return load_model(path)[1]
+    folder = resolve(path)
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # a damaged tokenizer file raises almost anything
+        raise ConfigError(f"the tokenizer in {folder} cannot be loaded: {_first_line(error)}") from error
+
+
 def resolve(path: str) -> Path:
     """Return the local folder that ``path`` stands for, downloading or converting it first where needed.
 

@@ -397,12 +397,13 @@ def run_checks(engine_python: str | None) -> list[Check]:
     return [check_python(), *core, check_embedded(), *devices, *extras, *programs, check_hub()]
 
 
-def render(checks: Sequence[Check], width: int) -> str:
+def render(checks: Sequence[Check], width: int, *, subject: str = "core") -> str:
     """Lay the checks out for people.
 
     Args:
         checks: Results, in the order of their sections.
         width: Columns to use, at least 40.
+        subject: What is looked at, for the line at the end.
     """
     lines: list[str] = []
     for section in dict.fromkeys(check.section for check in checks):
@@ -420,9 +421,9 @@ def render(checks: Sequence[Check], width: int) -> str:
     broken = [check.name for check in checks if check.status == "broken"]
     lines += [
         "",
-        f"The core is broken: {', '.join(broken)}."
+        f"The {subject} is broken: {', '.join(broken)}."
         if broken
-        else "The core works. What is missing above is optional.",
+        else f"The {subject} works. What is missing above is optional.",
     ]
     return "\n".join(lines).replace("\x00", " ").lstrip("\n")
 
@@ -444,6 +445,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="drmas-doctor", description="Say what this installation can do and how to get what is missing."
     )
+    parser.add_argument(
+        "model",
+        nargs="*",
+        metavar="model PATH",
+        help="look at a model instead: its files, tokenizer and chat template",
+    )
     parser.add_argument("--json", action="store_true", help="write the findings as JSON")
     parser.add_argument(
         "--engine-python",
@@ -452,11 +459,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"python of the environment that holds sglang (default: the variable {ENGINE_VARIABLE})",
     )
     options = parser.parse_args(arguments)
-    checks = run_checks(options.engine_python)
+    if options.model and (options.model[0] != "model" or len(options.model) != 2):
+        parser.error(f"expected nothing or the word model and a folder, got {' '.join(options.model)!r}")
+    if options.model:
+        # needs the core's packages, which the rest of this program does without
+        from drmas_pl.tools.model_report import look_at
+
+        checks = [Check(*row) for row in look_at(options.model[1])]
+    else:
+        checks = run_checks(options.engine_python)
     if options.json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        print(render(checks, min(shutil.get_terminal_size().columns, 100)))
+        width = min(shutil.get_terminal_size().columns, 100)
+        print(render(checks, width, subject="model" if options.model else "core"))
     return int(any(check.status == "broken" for check in checks))
 
 

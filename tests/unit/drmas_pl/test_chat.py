@@ -140,7 +140,7 @@ def test_turns_of_one_role_are_merged_where_they_must_alternate() -> None:
 def test_a_template_that_cannot_be_used_is_refused_when_the_agent_gets_its_model(
     template: str | None, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"agent 'actor': .*{message}"):
         TextActor("actor").bind(POLICY, tokenizer_with(template))
     raw = Template("{question}", chat=False)
     TextActor("actor", template=raw).bind(POLICY, tokenizer_with(template))
@@ -203,6 +203,14 @@ def test_every_end_of_a_response_is_known() -> None:
     several = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[ids[0], 7]))
     assert end_token_ids(several, tokenizer) == {*ids, 7}
     assert end_token_ids(several, tokenizer_with(None)) == {*ids[:1], 7, tiny_tokenizer().eos_token_id}
+
+
+def test_a_demonstration_ends_as_a_response_of_the_chat_does() -> None:
+    tokenizer = chats.gemma()
+    chat = TextActor("actor").bind(POLICY, tokenizer).demonstration(View("q"), "7")
+    assert tokenizer.convert_ids_to_tokens(chat.response_ids)[-1] == "<end_of_turn>"
+    raw = TextActor("actor", template=Template("{question}", chat=False)).bind(POLICY, tokenizer)
+    assert raw.demonstration(View("q"), "7").response_ids[-1] == tokenizer.eos_token_id
 
 
 def test_no_end_token_is_part_of_what_was_said() -> None:
