@@ -215,7 +215,12 @@ def test_engine_and_trainer_are_compared_at_the_start(
     old_logp: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = gpt2()
+    group = build(policy, monkeypatch, old_logp=old_logp)
+    rows = play(group)
+    # the engine of this process refuses such a model, one in another process does not know
     policy.transformer.h[1].mlp = Noisy(policy.transformer.h[1].mlp)
-    learn(build(policy, monkeypatch, old_logp=old_logp))
+    with group.training():
+        group.update({"writer": rows}, seed=0)
+        group.update({"writer": rows}, seed=0)
     (message,) = [message for message in caplog.messages if "disagree" in message]
     assert "agent 'writer'" in message and "Noisy draws random numbers in evaluation mode" in message
