@@ -70,6 +70,7 @@ from drmas_pl.workers.critic import CriticReport
 from drmas_pl.workers.handover import Handover
 from drmas_pl.workers.residency import awake_engines
 from drmas_pl.workers.schedule import GroupSchedule
+from drmas_pl.workers.strategies import check_precision
 from drmas_pl.workers.update import UpdateReport
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class MultiAgentTrainer(TrainerProperties):
         evaluation = evaluation or EvaluationSettings()
         check_callbacks(callbacks, loggers=logger, validates=evaluation.every > 0 or fast_dev_run)
         limit_batches((), limit_val_batches)
+        self.precision = precision
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunFolder(output_dir)
         self.estimator = estimator or GroupNormalizer()
@@ -262,7 +264,7 @@ class MultiAgentTrainer(TrainerProperties):
         return self.state
 
     def check_method(self, learners: Sequence[Learner]) -> None:
-        """Refuse combinations of settings that cannot learn and warn, once, of those that compute something else than they say.
+        """Refuse settings that cannot learn and warn, once, of those that compute something else than they say.
 
         :meth:`fit` does it as well; before that it needs no weights.
 
@@ -272,6 +274,8 @@ class MultiAgentTrainer(TrainerProperties):
         Raises:
             ConfigError: The run would be of no use.
         """
+        if learners:
+            check_precision(self.precision)
         findings = check_method(self.estimator, credit=self.credit, rollout=self.rollout, learners=learners)
         refuse(findings)
         for finding in findings:

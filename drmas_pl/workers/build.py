@@ -98,6 +98,7 @@ def plan_groups(
     *,
     sharing: Sharing,
     iterations: int = 1,
+    warmup: int = 0,
     schedule: GroupSchedule | None = None,
 ) -> list[GroupPlan]:
     """Decide which groups there are and how each of them learns; see :func:`build_groups` for the arguments.
@@ -110,7 +111,7 @@ def plan_groups(
     for name, members in assigned.items():
         first = members[0]
         steps = (
-            (schedule or GroupSchedule()).count(learners, name, iterations)
+            (schedule or GroupSchedule()).count(learners, name, iterations, warmup=warmup)
             * first.update.updates_per_iteration
             * first.update.epochs
         )
@@ -127,6 +128,7 @@ def build_groups(
     load: Callable[[str], tuple[nn.Module, Any]],
     engine: EngineFactory,
     iterations: int = 1,
+    warmup: int = 0,
     schedule: GroupSchedule | None = None,
     lora: LoraSettings | None = None,
     seed: int = 0,
@@ -139,7 +141,8 @@ def build_groups(
         fabric: Places policies and scales gradients.
         load: Returns model and tokenizer for a model name.
         engine: Returns the engine of a group, by its name, that generates with a policy.
-        iterations: Length of the run, from which learning rate schedules know their number of steps.
+        iterations: Iterations in which groups learn, from which learning rate schedules know their number of steps.
+        warmup: Iterations before these, in which critics learn alone.
         schedule: Which groups learn in which iteration; all by default.
         lora: Shape of the adapters, for ``sharing="lora"``.
         seed: Decides how adapters begin.
@@ -148,7 +151,7 @@ def build_groups(
         ConfigError: See :func:`assign_groups`; or PEFT is needed and missing.
     """
     groups = {}
-    plans = plan_groups(bindings, sharing=sharing, iterations=iterations, schedule=schedule)
+    plans = plan_groups(bindings, sharing=sharing, iterations=iterations, warmup=warmup, schedule=schedule)
     adapted = adapted_policies(plans, load, lora or LoraSettings(), seed=seed) if sharing == "lora" else {}
     for plan in plans:
         policy, tokenizer = adapted[plan.name] if plan.name in adapted else load(plan.model)

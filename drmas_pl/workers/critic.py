@@ -31,7 +31,7 @@ from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
 from drmas_pl.workers.randomness import ready_to_learn
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
 from drmas_pl.workers.scoring import chunk_by_tokens, numbers_of_rows
-from drmas_pl.workers.strategies import reshard
+from drmas_pl.workers.strategies import check_precision, reshard
 from drmas_pl.workers.totals import Means
 from drmas_pl.workers.weights import Layout, load_state, save_state
 
@@ -118,6 +118,9 @@ class CriticGroup:
         pad_id: Padding id of their tokenizer.
         fabric: Places the model and scales gradients.
         settings: See :class:`CriticSettings`.
+
+    Raises:
+        ConfigError: The critic computes in a precision that cannot be trained with.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class CriticGroup:
         fabric: Fabric,
         settings: CriticSettings | None = None,
     ) -> None:
+        check_precision(fabric.strategy.precision.precision)
         self.name = name
         self.model = model
         self.agents = frozenset(agents)

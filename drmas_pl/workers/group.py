@@ -32,6 +32,7 @@ from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
 from drmas_pl.workers.offload import GroupOffload, device_meter
 from drmas_pl.workers.randomness import random_layers, ready_to_learn
 from drmas_pl.workers.scoring import score_rows
+from drmas_pl.workers.strategies import check_precision
 from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
 from drmas_pl.workers.weights import Layout, load_state, save_state
 
@@ -188,7 +189,12 @@ class WorkerGroup:
 
     @contextmanager
     def training(self) -> Iterator[nn.Module]:
-        """Hold the policy ready for updates for the duration of the block."""
+        """Hold the policy ready for updates for the duration of the block.
+
+        Raises:
+            ConfigError: The group computes in a precision that cannot be trained with.
+        """
+        check_precision(self.fabric.strategy.precision.precision)
         with (
             self.lifecycle.phase(State.TRAINING),
             ready_to_learn(self.module, dropout=self.settings.update.dropout),

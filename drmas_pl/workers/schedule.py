@@ -42,6 +42,7 @@ class GroupSchedule:
             return list(groups)
         return [groups[iteration // self.every % len(groups)]]
 
-    def count(self, groups: Sequence[str], name: str, iterations: int) -> int:
-        """Return in how many of the first ``iterations`` the group ``name`` learns."""
-        return sum(name in self.active(groups, iteration) for iteration in range(iterations))
+    def count(self, groups: Sequence[str], name: str, iterations: int, *, warmup: int = 0) -> int:
+        """Return in how many of the ``iterations`` after the first ``warmup`` the group ``name`` learns."""
+        learning = range(warmup, warmup + iterations)
+        return sum(name in self.active(groups, iteration) for iteration in learning)

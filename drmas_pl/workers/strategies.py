@@ -8,7 +8,28 @@ from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy, Stra
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from drmas_pl.errors import ConfigError
+
 Parallel = Literal["ddp", "fsdp2"]
+
+
+def check_precision(precision: Any) -> None:
+    """Refuse to learn in float16.
+
+    Gradients of log-probs underflow in it. Loss scaling, which prevents that, would have norms, clipping and the check for finite
+    gradients see scaled numbers, and AdamW's ``eps`` is 0 in weights of that type.
+
+    Args:
+        precision: As in Lightning.
+
+    Raises:
+        ConfigError: It computes gradients in float16.
+    """
+    if str(precision) in ("16", "16-mixed", "16-true", "transformer-engine-float16"):
+        raise ConfigError(
+            f"trainer.precision={precision} cannot be trained with: gradients are neither scaled nor safe from underflow in float16; "
+            "set trainer.precision=bf16-mixed or 32-true"
+        )
 
 
 def make_strategy(kind: Parallel, *, ranks: int, backend: str | None = None) -> Strategy:

@@ -131,7 +131,9 @@ def build_run(
     load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)
     iterations = trainer.max_iterations - warmup
     if cluster is not None:
-        plans = plan_groups(bindings, sharing=run.sharing, iterations=iterations, schedule=trainer.schedule)
+        plans = plan_groups(
+            bindings, sharing=run.sharing, iterations=iterations, warmup=warmup, schedule=trainer.schedule
+        )
         judges, load_judge = planned_critics(config, bindings, models, iterations=trainer.max_iterations)
         pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=judges)
         return Run(
@@ -149,6 +151,7 @@ def build_run(
         load=load,
         engine=engine,
         iterations=iterations,
+        warmup=warmup,
         schedule=trainer.schedule,
         lora=settings(LoraSettings, config["lora"], "lora"),
         seed=run.seed,

@@ -79,6 +79,15 @@ def test_a_method_that_cannot_learn_is_refused_before_anything_is_played(tmp_pat
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_float16_is_refused_for_training_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, precision="16-mixed")
+    groups = make_groups(trainer.fabric)
+    with pytest.raises(ConfigError, match=r"trainer.precision=16-mixed cannot be trained with"):
+        trainer.fit(TEAM, groups, make_data())
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert trainer.validate(TEAM, groups, make_data()).trajectories
+
+
 def test_a_method_that_is_not_what_it_says_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

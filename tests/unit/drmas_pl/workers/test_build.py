@@ -10,9 +10,10 @@ from lightning.fabric import Fabric
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.workers.build import AgentBinding, assign_groups
+from drmas_pl.workers.build import AgentBinding, assign_groups, plan_groups
+from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
-from tests.helpers.toy import Speaker, make_groups
+from tests.helpers.toy import Speaker, make_bindings, make_groups
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 
@@ -100,6 +101,18 @@ def test_sharers_speak_with_one_policy_and_others_with_copies_of_it() -> None:
 def test_the_schedule_knows_every_step_of_the_run() -> None:
     groups = make_groups(FABRIC, update=UpdateSettings(updates_per_iteration=2, epochs=3), iterations=5)
     assert {group.settings.total_steps for group in groups.values()} == {30}
+
+
+def test_the_schedule_leaves_out_the_warmup_of_critics() -> None:
+    plans = plan_groups(
+        make_bindings(),
+        sharing="per_agent",
+        iterations=3,
+        warmup=2,
+        schedule=GroupSchedule("alternate", every=3),
+    )
+    # iterations 2, 3 and 4 of turns that are three long
+    assert {plan.name: plan.settings.total_steps for plan in plans} == {"writer": 1, "editor": 2}
 
 
 def test_a_frozen_group_has_neither_optimizer_nor_gradients() -> None:

@@ -25,6 +25,14 @@ def test_groups_take_turns(schedule: GroupSchedule, learning: list[str]) -> None
     assert schedule.count(NAMES, "b", len(learning)) == sum("b" in names for names in learning)
 
 
+def test_turns_are_counted_from_the_end_of_a_warmup() -> None:
+    schedule = GroupSchedule("alternate", every=2)
+    # a b b c c a
+    assert [schedule.count(NAMES, name, 6, warmup=1) for name in NAMES] == [2, 2, 2]
+    # b b c
+    assert [schedule.count(NAMES, name, 3, warmup=2) for name in NAMES] == [0, 2, 1]
+
+
 def test_without_trainable_groups_nobody_learns() -> None:
     assert GroupSchedule("round_robin").active([], 3) == []
 

@@ -147,20 +147,23 @@ def test_too_few_threads_are_refused(tmp_path: Path) -> None:
         build_run(configure("+env=math", "+agents=loop", f"output_dir={tmp_path}", "threads=0"))
 
 
-def test_a_method_that_cannot_learn_is_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("advantage=pass_at_k", "rollout.samples=4"),
+            r"advantage.k=4 with rollout.samples=4.*raise rollout.samples",
+        ),
+        (("trainer.precision=16-mixed",), r"precision=16-mixed cannot be trained with.*precision=bf16-mixed"),
+    ],
+)
+def test_what_cannot_learn_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ) -> None:
     loaded: list[Any] = []
     monkeypatch.setattr("drmas_pl.tools.launch.build.load_named", lambda *args: loaded.append(args))
-    run = configure(
-        "+env=math",
-        "+agents=loop",
-        f"output_dir={tmp_path}",
-        "advantage=pass_at_k",
-        "rollout.samples=4",
-        "logger=none",
-    )
-    with pytest.raises(ConfigError, match=r"advantage.k=4 with rollout.samples=4.*raise rollout.samples"):
+    run = configure("+env=math", "+agents=loop", f"output_dir={tmp_path}", "logger=none", *words)
+    with pytest.raises(ConfigError, match=message):
         build_run(run)
     assert not loaded
 

@@ -71,18 +71,21 @@ def test_a_critic_learns_ten_times_faster_unless_told_otherwise(words: tuple[str
 
 
 def test_a_run_is_built_with_its_critics() -> None:
-    run = built(
-        *PPO, "critic.sharing=per_agent", "critic.warmup=2", "trainer.max_iterations=5", "advantage.gamma=0.9"
-    )
+    turns = ("sharing=per_agent", "schedule=alternate", "schedule.every=3")
+    learning = ("critic.sharing=per_agent", "critic.warmup=2", "trainer.max_iterations=5")
+    run = built(*PPO, *turns, *learning, "advantage.gamma=0.9")
     assert sorted(run.critics) == ["editor", "writer"] and isinstance(run.trainer.estimator, GaeEstimator)
     assert run.trainer.estimator.gamma == 0.9
     for critic in run.critics.values():
         assert critic.settings.total_steps == 5 and critic.settings.warmup == 2
-    (group,) = run.groups.values()
-    # while critics warm up the policies take no step, and their schedule counts none
-    assert group.settings.total_steps == 3
+    # while critics warm up the policies take no step, and their schedule counts none; iteration 2 is the writer's, 3 and 4 the editor's
+    assert {name: group.settings.total_steps for name, group in run.groups.items()} == {
+        "writer": 1,
+        "editor": 2,
+    }
     own = dict(run.critics["writer"].model.backbone.named_parameters())
-    assert all(torch.equal(own[name], parameter) for name, parameter in group.policy.model.named_parameters())
+    policy = run.groups["writer"].policy.model
+    assert all(torch.equal(own[name], parameter) for name, parameter in policy.named_parameters())
 
 
 def test_critics_are_planned_for_other_processes() -> None:
