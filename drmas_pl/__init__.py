@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drmas_pl.checks import check_env, check_team
     from drmas_pl.data.module import TaskDataModule
     from drmas_pl.env import StepResult, TextEnv
+    from drmas_pl.gymnasium_env import GymnasiumTextEnv
     from drmas_pl.objective import PolicyObjective
     from drmas_pl.rollout.estimators import GroupNormalizer
     from drmas_pl.rollout.play import play
@@ -27,6 +28,7 @@ _HOMES = {
     "Agent": "agent",
     "AgentBinding": "workers.build",
     "GroupNormalizer": "rollout.estimators",
+    "GymnasiumTextEnv": "gymnasium_env",
     "Move": "team",
     "MultiAgentTrainer": "trainer.trainer",
     "PolicyObjective": "objective",
@@ -47,6 +49,7 @@ __all__ = [
     "Agent",
     "AgentBinding",
     "GroupNormalizer",
+    "GymnasiumTextEnv",
     "Move",
     "MultiAgentTrainer",
     "PolicyObjective",

@@ -18,6 +18,7 @@ import gymnasium
 
 from drmas_pl.env import Outcome, TextEnv, as_outcome
 from drmas_pl.errors import ContractError
+from drmas_pl.gymnasium_env import as_text_env
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.types import MetricInfo, Record, View
 from drmas_pl.validation import check_returned, to_metrics, to_number
@@ -54,7 +55,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     numbers in ``Move.metrics`` by name, and ``highlights`` names metrics, of team or world, that deserve a line where a run sums itself up.
 
     Args:
-        env: The world.
+        env: The world; one that is no text environment is played as a :class:`~drmas_pl.gymnasium_env.GymnasiumTextEnv`.
         on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
             whatever :meth:`recover` says.
     """
@@ -65,7 +66,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {}
 
     def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
-        super().__init__(env)  # type: ignore[arg-type]
+        super().__init__(as_text_env(env))  # type: ignore[arg-type]
         if on_invalid not in ("end", "continue"):
             raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
         self.on_invalid = on_invalid

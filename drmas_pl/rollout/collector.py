@@ -216,6 +216,8 @@ class _Session:
                     self.check()
 
         players = asyncio.gather(*(place(task, sample) for task, sample in jobs))
+        # after Ctrl-C nobody asks for the result any more, which asyncio would report as an error that was forgotten
+        players.add_done_callback(lambda future: future.cancelled() or future.exception())
         while not players.done():
             signal: asyncio.Future[Any] = asyncio.ensure_future(self.all_wait.wait())
             await asyncio.wait({signal, players}, return_when=asyncio.FIRST_COMPLETED)

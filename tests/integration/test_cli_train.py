@@ -270,6 +270,92 @@ def test_own_world_team_and_role_need_no_more_than_their_targets(tmp_path: Path)
     assert manifest["agents"] == {"drafter": "drafter", "decider": "decider"}
 
 
+PLAIN_ENV = """
+import gymnasium
+from drmas_pl.types import Task
+
+class Lottery(gymnasium.Env):
+    tasks = tuple(Task(f"n{n}", f"pick {n}") for n in range(4))
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return options["task"].question, {}
+    def step(self, action):
+        return "drawn", sum(map(ord, action)) % 2, True, False, {"metrics": {"letters": len(action)}}
+"""
+ALONE = [
+    "+env=custom",
+    "+agents=single",
+    "agents.protocol=text",
+    "agents.roles.actor._target_=drmas_pl.agents.single.TextActor",
+    "model=tiny_random",
+    "model.max_new_tokens=3",
+    "trainer.max_iterations=2",
+    "rollout.samples=2",
+    "data.tasks_per_iteration=2",
+    "output_dir=run",
+]
+
+
+def test_a_plain_gymnasium_environment_trains_to_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "lottery_env.py").write_text(PLAIN_ENV)
+    monkeypatch.syspath_prepend(str(folder))
+    assert main([*ALONE, "env._target_=lottery_env.Lottery", "trainer.record=[train,validation]"]) == 0
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert (summary["iterations"], summary["metric"]) == (2, "success")
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["iteration"] for record in records] == [0, 1, 2, 2]
+    last = (folder / "run" / "trajectories" / "validation-000002.jsonl").read_text().splitlines()
+    played = [json.loads(line) for line in last]
+    assert {row["outcome"] for row in played} == {"terminated"}
+    sampled = [row for row in played if row["mode"] == "sampled"]
+    assert all(row["success"] == (row["reward"] == 1.0) for row in played)
+    assert summary["after"] == pytest.approx(sum(row["success"] for row in sampled) / len(sampled))
+    assert all(
+        "letters" in row["metrics"] for row in played if row["turns"][0]["parsed"]["status"] == "valid"
+    )
+
+
+def test_an_environment_that_gymnasium_makes_is_played_from_its_start_states(folder: Path) -> None:
+    target = "drmas_pl.GymnasiumTextEnv"
+    inner = ["env.env._target_=gymnasium.make", "env.env.id=FrozenLake-v1"]
+    words = [f"env._target_={target}", *inner, "env.episodes=3", "env.max_turns=2"]
+    assert main([*ALONE, *words]) == 0
+    assert json.loads((folder / "run" / "summary.json").read_text())["iterations"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["gymnasium.make"],
+            "env: make rejects its settings: make() missing 1 required positional argument: 'id'",
+        ),
+        (
+            ["gymnasium.make", "env.id=Nope-v1"],
+            "env: make failed with NameNotFound: Environment `Nope` doesn't exist",
+        ),
+        (
+            ["gymnasium.make", "env.id=CartPole-v1"],
+            "observations of CartPoleEnv are Box(",
+        ),
+        (
+            ["collections.OrderedDict"],
+            "env._target_=collections.OrderedDict must give a Gymnasium environment, got OrderedDict() (OrderedDict)",
+        ),
+        (["math.pi"], "env._target_='math.pi' must name a class or a function, got 3.14"),
+    ],
+)
+def test_what_is_no_environment_for_text_is_refused_in_one_line(
+    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, *more = words
+    assert main([*ALONE, f"env._target_={target}", *more]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}") and error.count("\n") == 1 and not (folder / "run").exists()
+
+
 def test_help_needs_no_heavy_import(tmp_path: Path) -> None:
     code = "import sys; from drmas_pl.tools import train, evaluate\n"
     code += "for tool in (train, evaluate): tool.main(['--help'])\nprint('torch' in sys.modules)"

@@ -18,6 +18,7 @@ from drmas_pl.adapters import LoraSettings
 from drmas_pl.cluster.pool import Pool
 from drmas_pl.data.module import Split, TaskDataModule
 from drmas_pl.errors import ConfigError
+from drmas_pl.gymnasium_env import as_text_env
 from drmas_pl.malloc import keep_freed_memory
 from drmas_pl.models import check_model
 from drmas_pl.seeding import derive_seed
@@ -40,6 +41,7 @@ from drmas_pl.trainer.progress import ProgressBar
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
+from drmas_pl.validation import shown
 from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
 from drmas_pl.workers.contract import Group
 from drmas_pl.workers.schedule import GroupSchedule
@@ -109,8 +111,8 @@ def build_run(
     warmup = critic_settings(config).warmup if config["critic"] else 0
     use_threads(run.threads if run.threads is not None else config["model"].get("threads"))
     torch.manual_seed(derive_seed(run.seed, "build"))
-    env = build(config["env"], "env", skip=("name",))
-    team: Team = build(config["agents"], "agents", env, skip=("name", "roles"))
+    env = build_env(config["env"])
+    team = build_team(config["agents"], env)
     data = build_data(config, env, splits)
     trainer = build_trainer(config if cluster is None else driver_config(config), callbacks)
     if trainer.fabric.device.type == "cpu":
@@ -160,6 +162,35 @@ def build_run(
         config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations
     )
     return Run(trainer, team, groups, data, critics)
+
+
+def build_env(node: Mapping[str, Any]) -> gymnasium.Env[str, str]:
+    """Build the environment, in a text form if it has none of its own.
+
+    Raises:
+        ConfigError: The target is no Gymnasium environment, or one that cannot be played in text.
+    """
+    env = build(node, "env", skip=("name",))
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"env._target_={node['_target_']} must give a Gymnasium environment, got {shown(env)}; name a class derived from "
+            "drmas_pl.TextEnv or gymnasium.Env"
+        )
+    return as_text_env(env)
+
+
+def build_team(node: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Team:
+    """Build the team around its environment.
+
+    Raises:
+        ConfigError: The target is no team.
+    """
+    team = build(node, "agents", env, skip=("name", "roles"))
+    if not isinstance(team, Team):
+        raise ConfigError(
+            f"agents._target_={node['_target_']} must give a team, got {shown(team)}; name a class derived from drmas_pl.Team"
+        )
+    return team
 
 
 def use_threads(count: int | None) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from drmas_pl.errors import ConfigError, DrMasError
 from drmas_pl.rollout.causes import fault_line
 from drmas_pl.tools.launch.arguments import nearest
+from drmas_pl.validation import shown
 
 T = TypeVar("T")
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
@@ -42,7 +43,10 @@ def import_target(path: str, where: str) -> Any:
         raise ConfigError(
             f"{setting} cannot be imported: {name} ({file}) has no {attribute!r}{nearest(attribute, vars(module))}"
         )
-    return getattr(module, attribute)
+    target = getattr(module, attribute)
+    if not callable(target):
+        raise ConfigError(f"{setting} must name a class or a function, got {shown(target)}")
+    return target
 
 
 def _import_failure(name: str, error: BaseException) -> str:
@@ -159,9 +163,10 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         return settings(kinds[0], value, where)  # type: ignore[arg-type]
     try:
         adapter = TypeAdapter(hint, config=None if inspect.isclass(hint) else _ANY_CLASS)
-        return adapter.validate_python(value)
-    except PydanticUserError:
+    except Exception:  # pydantic has many errors for types that it cannot check
         return value
+    try:
+        return adapter.validate_python(value)
     except ValidationError as error:
         raise ConfigError(_message(where, error.errors()[0], value)) from error
 

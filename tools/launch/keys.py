@@ -165,8 +165,14 @@ def _parameters(thing: Any) -> list[str]:
 
 
 def _signature(thing: Any) -> dict[str, inspect.Parameter]:
-    """Return call parameters; ``**kwargs`` of a constructor of ours passes them to its base, whose parameters count too."""
-    parameters = dict(inspect.signature(thing).parameters)
+    """Return call parameters; ``**kwargs`` of a constructor of ours passes them to its base, whose parameters count too.
+
+    Of some built-in classes nothing is known, so that anything goes.
+    """
+    try:
+        parameters = dict(inspect.signature(thing).parameters)
+    except ValueError:
+        parameters = {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
     if not (inspect.isclass(thing) and issubclass(thing, (Agent, Team, TextEnv)) and "kwargs" in parameters):
         return parameters
     del parameters["kwargs"]

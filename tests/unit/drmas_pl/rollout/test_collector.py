@@ -501,7 +501,9 @@ def test_leaving_the_program_anywhere_in_user_code_costs_one_trajectory(place: s
 
 
 @pytest.mark.parametrize("handler", ["python", "library"])
-def test_ctrl_c_inside_an_environment_still_stops_the_collection(handler: str) -> None:
+def test_ctrl_c_inside_an_environment_still_stops_the_collection(
+    handler: str, caplog: pytest.LogCaptureFixture
+) -> None:
     outside = signal.getsignal(signal.SIGINT)
 
     class Slow(EvenEnv):
@@ -519,6 +521,8 @@ def test_ctrl_c_inside_an_environment_still_stops_the_collection(handler: str) -
         with pytest.raises(KeyboardInterrupt):
             play(scripted(), make_tasks(2), env=Slow, max_failed_share=1.0)
         assert signal.getsignal(signal.SIGINT) is inside
+        gc.collect()
+        assert "never retrieved" not in caplog.text
     finally:
         signal.signal(signal.SIGINT, outside)
 
