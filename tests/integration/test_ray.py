@@ -101,6 +101,8 @@ def test_two_groups_on_two_ranks_learn_what_this_process_learns(strategy: Parall
     part = run_here(tmp_path / "here", groups=LEARNING, callbacks=[StopAt(2)])
     with remote_groups(ClusterSettings(ranks=2, strategy=strategy, gpus_per_rank=0), **LEARNING) as groups:
         assert_same_course(fit(tmp_path / "there", groups, callbacks=[StopAt(2)]), part)
+        for group in groups.values():
+            assert {agent.end_ids for agent in group.agents.values()} == {frozenset({257})}
         assert_close(saved(tmp_path / "there", 2), saved(tmp_path / "here", 2))
         run_here(tmp_path / "back", groups=LEARNING, resume=tmp_path / "there")
         assert_close(saved(tmp_path / "back", 4), expected)

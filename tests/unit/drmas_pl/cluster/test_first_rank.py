@@ -23,6 +23,7 @@ class Journal(ServedEngine):
     """Notes what it is asked; its server knows a shorter context."""
 
     context_length, own_weights = 100, True
+    stop_token_ids = frozenset({7})
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -76,7 +77,7 @@ def go_through(engine: FirstRankEngine) -> None:
 
 def test_the_first_rank_passes_everything_on() -> None:
     engine, journal = make(0)
-    assert engine.context_length == 100 and engine.own_weights
+    assert engine.context_length == 100 and engine.own_weights and engine.stop_token_ids == {7}
     engine.autocast = lambda: pytest.fail("not to be opened")
     go_through(engine)
     assert journal.seen == ["wake", 3, "detach", "sleep", "close"] and journal.autocast is engine.autocast
