@@ -101,6 +101,7 @@ def test_critics_are_in_checkpoints_and_metrics(tmp_path: Path) -> None:
     assert json.loads((newest / "editor" / "critic.json").read_text()) == {
         "agents": ["editor"],
         "steps": 4,
+        "planned_steps": 4,
         "skipped_in_a_row": 0,
     }
     for record in timeless(trainer):
