@@ -9,16 +9,18 @@ from __future__ import annotations
 import copy
 import math
 import random
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from drmas_pl.errors import CheckFailed
-from drmas_pl.parsing import Grammar
+from drmas_pl.containment import contained
+from drmas_pl.errors import CheckFailed, ContractError, EnvironmentFault, TrainingStopped
+from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import Team
 from drmas_pl.types import Task, View
 
@@ -33,6 +35,10 @@ HARD_TEXTS: Mapping[str, str] = {
     "unicode": "né 語 🎲\u200b\u202e e\u0301 \x00 \ufffd",
     "very long": "lorem ipsum " * 20_000,
 }
+
+# of a probe: texts that are tried on the environment, and most turns that are played
+_PROBE_TEXTS = ("empty", "braces", "unclosed tag", "unicode")
+_PROBE_TURNS = 4
 
 Game = gymnasium.Env[Any, Any]
 Player = Callable[[Any, int], str]
@@ -111,6 +117,81 @@ def check_team(
     suite.check_clones(players[0], _mix(script, seed))
 
 
+def probe_team(
+    team: Team,
+    tasks: Sequence[Task],
+    *,
+    grammars: Mapping[str, Grammar] | None = None,
+    seconds: float = 2.0,
+    seed: int = 0,
+) -> None:
+    """Look for broken promises of a team, its environment and its grammars before a run: a few turns on copies, cheap and quick.
+
+    Much less than :func:`check_env` and :func:`check_team`. That a tool or a server is not there breaks no promise.
+
+    Args:
+        team: The team around its environment; its state is kept.
+        tasks: What is played, each once.
+        grammars: What reads the agents' utterances, by name; by default the team's own grammars.
+        seconds: Time after which no further step is begun.
+        seed: Seed of the episodes.
+
+    Raises:
+        CheckFailed: A promise is broken.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        _check_grammars(team.grammars if grammars is None else grammars)
+        for step in (step for task in tasks for step in _probe_steps(team, {"task": task}, seed)):
+            step()
+            if time.monotonic() > deadline:
+                return
+    except CheckFailed as failure:
+        fault = failure.__cause__
+        absent = isinstance(fault, (EnvironmentFault, OSError)) and not isinstance(fault, ContractError)
+        if absent or isinstance(fault, TrainingStopped):
+            return
+        raise
+
+
+def _probe_steps(team: Team, options: dict[str, Any], seed: int) -> Iterator[Callable[[], Any]]:
+    """Yield what a probe does on one task."""
+    twin = _copied(team)
+    suite = _Suite(twin, type(team).__name__, options=options, seed=seed, limit=_PROBE_TURNS)
+    yield suite.check_reset
+    for turn in range(_PROBE_TURNS):
+        if twin.agent_selection is not None:
+            yield lambda turn=turn: suite.step(_speak(None, twin, turn))  # type: ignore[misc]
+    # what the grammars keep from the environment cannot harm it
+    for kind in _PROBE_TEXTS:
+        yield suite.start
+        yield lambda kind=kind: suite.step(HARD_TEXTS[kind], f" for {kind} text")  # type: ignore[misc]
+
+
+def _copied(team: Team) -> Team:
+    try:
+        return contained(team.clone)
+    except Exception as error:
+        name = f"{type(team).__name__} around {type(team.env.unwrapped).__name__}"
+        raise CheckFailed(
+            f"{name}: expected a copy from clone, got {type(error).__name__}: {error}; name what cannot be copied in shared"
+        ) from error
+
+
+def _check_grammars(grammars: Mapping[str, Grammar]) -> None:
+    """Whatever a model writes, a grammar answers with a Parsed."""
+    for name, grammar in grammars.items():
+        for text in ("", "hello", "<answer>1</answer>"):
+            what = f"the grammar of {name!r}, {type(grammar).__name__}.parse({text!r})"
+            try:
+                found = contained(lambda grammar=grammar, text=text: grammar.parse(text))  # type: ignore[misc]
+            except Exception as error:
+                raise CheckFailed(
+                    f"{what}: expected a Parsed, got {type(error).__name__}: {error}"
+                ) from error
+            _expect(isinstance(found, Parsed), what, "a Parsed", found)
+
+
 class _Suite:
     """Plays one game, an environment or a team, from the same start again and again."""
 
@@ -122,7 +203,7 @@ class _Suite:
     def start(self) -> tuple[Any, Any]:
         """Begin the episode."""
         try:
-            found = self.game.reset(seed=self.seed, options=self.options)
+            found = contained(lambda: self.game.reset(seed=self.seed, options=self.options))
         except Exception as error:
             raise CheckFailed(
                 f"{self.name}.reset: expected (observation, info), got {type(error).__name__}: {error}"
@@ -161,10 +242,11 @@ class _Suite:
         game = game or self.game
         what = f"{self.name}.step{where}"
         try:
-            found = game.step(text)
+            found = contained(lambda: game.step(text))
         except Exception as error:
+            remedy = "; malformed text is not a fault" if where else ""
             raise CheckFailed(
-                f"{what}: expected an outcome, got {type(error).__name__}: {error}; malformed text is not a fault"
+                f"{what}: expected an outcome, got {type(error).__name__}: {error}{remedy}"
             ) from error
         _expect(
             isinstance(found, tuple) and len(found) == 5,

@@ -6,7 +6,7 @@
     ├── ConfigError        a setting is unknown, contradictory or cannot be satisfied
     ├── DataError          a task file is missing, unreadable or mistyped
     ├── EnvironmentFault   an environment, grader or tool failed while a trajectory was played
-    │   ├── ContractError  a method of an environment, team or role returned something else than it must
+    │   ├── ContractError  a method of an environment, team or role returned or raised what it must not
     │   └── RetrievalError the retriever failed (which is not the same as finding nothing)
     │       └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
     ├── EngineError        generation failed or was refused
@@ -40,7 +40,7 @@ class EnvironmentFault(DrMasError):
 
 
 class ContractError(EnvironmentFault):
-    """A method of an environment, team or role returned something else than its contract says."""
+    """A method of an environment, team or role returned or raised something that its contract does not allow."""
 
 
 class RetrievalError(EnvironmentFault):

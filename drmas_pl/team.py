@@ -180,7 +180,8 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         )
         if not (self._queue or terminated or truncated):
             raise RuntimeError(
-                f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode goes on"
+                f"{type(self).__name__}.play named nobody to speak after {agent!r} although the episode of "
+                f"{type(self.env.unwrapped).__name__} goes on"
             )
         return (
             observation,

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.agent import Agent
+from drmas_pl.containment import Containment
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.pending import Pending
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
-from drmas_pl.rollout.containment import Containment
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn

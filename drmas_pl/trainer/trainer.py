@@ -63,6 +63,7 @@ from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_
 from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.recording import with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.start_checks import check_contracts
 from drmas_pl.trainer.state import RunState, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.contract import Group
@@ -109,6 +110,7 @@ class MultiAgentTrainer(TrainerProperties):
         record: Phases whose trajectories are written as JSONL: ``train``, ``validation``, ``test``.
         record_prompts: Write the text of every prompt beside its ids.
         allow_changed_data: Resume although the data changed.
+        env_check: Play a few turns on copies of team and environment before training, and refuse what breaks its contract.
 
     Raises:
         ConfigError: A callback cannot work here, a phase is unknown, or the setting asks for several devices in one process.
@@ -139,6 +141,7 @@ class MultiAgentTrainer(TrainerProperties):
         record: Sequence[str] = ("validation",),
         record_prompts: bool = False,
         allow_changed_data: bool = False,
+        env_check: bool = True,
     ) -> None:
         if max_iterations < 1:
             raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
@@ -167,7 +170,8 @@ class MultiAgentTrainer(TrainerProperties):
         self.fast_dev_run = fast_dev_run
         self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
         self.record, self.record_prompts = frozenset(record), record_prompts
-        self.allow_changed_data = allow_changed_data
+        self.allow_changed_data, self.env_check = allow_changed_data, env_check
+        self._checked: Team | None = None
         self.should_stop = self.interrupted = False
         self._told: set[Finding] = set()
         self.state = RunState()
@@ -283,6 +287,24 @@ class MultiAgentTrainer(TrainerProperties):
                 log.warning(finding.message)
         self._told.update(findings)
 
+    def check_team(self, team: Team, data: TaskDataModule, agents: Iterable[Agent]) -> None:
+        """Look for broken promises of environment, team and roles, once, unless ``env_check`` is off.
+
+        :meth:`fit` does it as well; before that it needs no weights.
+
+        Args:
+            team: The team around its environment.
+            data: Tasks; the first and the last one for training are played for a few turns.
+            agents: The team's agents, bound to a policy or not.
+
+        Raises:
+            ConfigError: A method returns or raises what it must not.
+        """
+        if not self.env_check or self._checked is team:
+            return
+        check_contracts(team, data.tasks("train"), agents, seed=self.seed)
+        self._checked = team
+
     def validate(
         self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
     ) -> Evaluation:
@@ -321,6 +343,7 @@ class MultiAgentTrainer(TrainerProperties):
         )
         self._bind(team, groups, data, critics)
         data.setup("fit")
+        self.check_team(team, data, self.agents.values())
         self.state, kept, self.resumed_from = RunState(), None, None
         self._saved_at: int | None = None
         if ckpt_path is not None:

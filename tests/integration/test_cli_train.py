@@ -213,11 +213,22 @@ def test_a_wrong_setting_is_one_line_and_leaves_nothing(
 def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("env.fails='when played'") == 1
+    assert run("env.fails='when played'", "trainer.env_check=false") == 1
     error = capsys.readouterr().err
     assert (
         "RuntimeError: the world broke" in error and "max_failed_share" in error and "Traceback" not in error
     )
+
+
+def test_a_world_that_breaks_is_refused_before_a_model_is_loaded(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drmas_pl.tools.launch.build.build_groups", None)
+    assert run("env.fails='when played'") == 2
+    error = capsys.readouterr().err
+    assert "RuntimeError: the world broke (" in error and "test_cli_train.py:" in error
+    assert error.endswith("mend it, or skip this check with trainer.env_check=false\n")
+    assert "Traceback" not in error and list(folder.iterdir()) == []
 
 
 def test_the_configuration_can_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,6 +408,8 @@ def test_a_run_that_cannot_learn_says_so_in_line_and_table(
     """The model that ships for searching teams has never seen a boxed answer."""
     words = ["+env=search", "+agents=loop", "trainer.max_iterations=1", "rollout.samples=2", "logger=none"]
     few = ["data.tasks_per_iteration=2", "data.limit_validation=2", "evaluation.greedy=false"]
+    # which would refuse this pair of team and environment
+    few.append("trainer.env_check=false")
     assert main([*words, *few, "output_dir=run"]) == 0
     printed = capsys.readouterr()
     cause = "every utterance is invalid: solver (4 of 4: no \\boxed{})"

@@ -147,6 +147,7 @@ def test_critics_that_die_are_replaced_and_the_run_is_the_same(
                 tmp_path / "there",
                 team,
                 env=Slayer(lambda: ray.kill(team[1]["writer"].actors[1]), episode=9),
+                env_check=False,
                 **quick,
             )
     for stage in (

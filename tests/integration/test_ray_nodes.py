@@ -65,7 +65,7 @@ def test_a_node_that_is_lost_is_replaced_by_one_with_room(nodes: Any, tmp_path: 
         places = [node_of(actor) for actor in groups["shared"].actors]
         victim = next(node for node in nodes.worker_nodes if node.node_id in places)
         nodes.add_node(num_cpus=1)
-        there = make_trainer(tmp_path / "there", **SHORT)
+        there = make_trainer(tmp_path / "there", env_check=False, **SHORT)
         there.fit(
             WriterEditor(Slayer(lambda: nodes.remove_node(victim, allow_graceful=False), episode=9)),
             groups,

@@ -111,8 +111,13 @@ def train(
         server.url, timeout=PATIENCE, retries=1, backoff=0.01, breaker_failures=2, cool_down=0.0, cache_size=0
     )
     settings = RolloutSettings(samples=4, env_workers=4, **(rollout or {}))
+    # a check before the run would search as well, and searches are counted here
     trainer = make_trainer(
-        folder, max_iterations=3, rollout=settings, callbacks=[Break(server, retriever, FAULTS[fault])]
+        folder,
+        max_iterations=3,
+        rollout=settings,
+        callbacks=[Break(server, retriever, FAULTS[fault])],
+        env_check=False,
     )
     tasks = tuple(Task(f"t{index}", f"town {index}?", ("yes",), data_source="toy") for index in range(6))
     data = TaskDataModule(train=tasks, tasks_per_iteration=2)

@@ -12,7 +12,7 @@ from tests.helpers.source_tree import Import, Module, read_imports, read_modules
 
 # A room may import its own layer and those above it in this list.
 LAYERS = (
-    ("", "types", "errors", "validation", "seeding", "parsing", "boxes", "malloc", "embedded"),
+    ("", "types", "errors", "validation", "containment", "seeding", "parsing", "boxes", "malloc", "embedded"),
     (
         "functional",
         "batch",

@@ -128,6 +128,7 @@ def build_run(
         trainer.check_method(
             [Learner(binding.agent, binding.update) for binding in bindings if binding.trainable]
         )
+        trainer.check_team(team, data, [binding.agent for binding in bindings])
     engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))
     check_engine_address(engines, run.sharing)
     load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)

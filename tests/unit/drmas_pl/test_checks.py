@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium
 import pytest
 
-from drmas_pl.checks import check_env, check_team
+from drmas_pl.checks import check_env, check_team, probe_team
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.errors import CheckFailed, DrMasError
+from drmas_pl.errors import CheckFailed, DrMasError, RetrievalError, TrainingStopped
 from drmas_pl.parsing import ActionGrammar, BoxedGrammar, Grammar, Parsed, VerdictGrammar
 from drmas_pl.team import Move, Team
 from drmas_pl.types import Record, Task, View
@@ -428,3 +429,92 @@ def test_a_broken_team_is_told_what_is_wrong(kind: type[TwoClimbers], message: s
 def test_a_world_that_cannot_be_cloned_fails_the_team() -> None:
     with pytest.raises(CheckFailed, match=r"NoClone\.clone: expected a method"):
         check_team(TwoClimbers(NoClone()))
+
+
+def test_a_probe_of_a_sound_team_finds_nothing_and_touches_nothing() -> None:
+    team = TwoClimbers(Ladder())
+    probe_team(team, (TASK, TASK))
+    assert (team.world.task, team.history, team.turn, team.agent_selection) == (None, [], 0, None)
+
+
+class WordlessLadder(Ladder):
+    def begin(self, task: Task) -> str:
+        return None  # type: ignore[return-value]
+
+
+class LeavingLadder(Ladder):
+    def act(self, action: str) -> StepResult:
+        raise SystemExit(4)
+
+
+class StuckLadder(Ladder):
+    def clone(self) -> Any:
+        raise TypeError("cannot pickle '_thread.lock' object")
+
+
+class WordMove(TwoClimbers):
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        return "climb"  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("team", "message"),
+    [
+        (
+            TwoClimbers(WordlessLadder()),
+            "TwoClimbers.reset: .*what WordlessLadder.begin returns must be a text",
+        ),
+        (TwoClimbers(LeavingLadder()), r"TwoClimbers.step: .*SystemExit\(4\) was raised"),
+        (
+            TwoClimbers(WordMetrics()),
+            r"TwoClimbers.step: .*WordMetrics.act: metrics\['note'\] must be a number",
+        ),
+        (TwoClimbers(NotANumber()), "NotANumber.act: the reward must be a finite number, got nan"),
+        (WordMove(Ladder()), "what WordMove.play returns must be a Move, got 'climb'"),
+        (
+            TwoClimbers(StuckLadder()),
+            "TwoClimbers around StuckLadder: expected a copy from clone, got TypeError: .*; name what cannot be copied in shared",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_probe_finds_what_would_fail_trajectories(team: TwoClimbers, message: str) -> None:
+    with pytest.raises(CheckFailed, match=message):
+        probe_team(team, (TASK,))
+
+
+def test_a_probe_reads_with_the_agents_grammars() -> None:
+    class Plain:
+        def parse(self, text: str, finish_reason: str = "stop") -> Any:
+            return text
+
+    with pytest.raises(
+        CheckFailed, match=r"the grammar of 'scout', Plain.parse\(''\): expected a Parsed, got $"
+    ):
+        probe_team(TwoClimbers(Ladder()), (TASK,), grammars={"scout": Plain()})
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no route"), RetrievalError("the server is down"), TrainingStopped("searches fail")]
+)
+def test_a_probe_leaves_what_is_out_of_order_to_the_run(error: Exception) -> None:
+    class Cut(Ladder):
+        def act(self, action: str) -> StepResult:
+            raise error
+
+    probe_team(TwoClimbers(Cut()), (TASK,))
+
+
+def test_a_probe_begins_nothing_after_its_time() -> None:
+    steps = []
+
+    class Slow(Ladder):
+        shared = frozenset({"library"})
+
+        def act(self, action: str) -> StepResult:
+            steps.append(action)
+            time.sleep(0.05)
+            return super().act(action)
+
+    probe_team(TwoClimbers(Slow()), (TASK,) * 20, seconds=0.02)
+    assert len(steps) == 1

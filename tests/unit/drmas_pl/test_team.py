@@ -203,7 +203,8 @@ def test_naming_nobody_is_the_author_s_fault() -> None:
     team = Silent(Exam())
     team.reset(seed=0)
     with pytest.raises(
-        RuntimeError, match=r"Silent\.play named nobody to speak after 'writer' although the episode goes on"
+        RuntimeError,
+        match=r"Silent\.play named nobody to speak after 'writer' although the episode of Exam goes on",
     ):
         team.step(ROUND[0])
 

@@ -477,7 +477,7 @@ def test_what_would_end_the_run_fails_its_trajectory_instead(error: BaseExceptio
         sampler(), make_tasks(2), Phase("train"), env=Ending, env_workers=workers, max_failed_share=1.0
     )
     assert [trajectory.failed for trajectory in trajectories] == [True, False]
-    assert str(trajectories[0].cause).startswith(f"EnvironmentFault: {error!r} was raised, which may end")
+    assert str(trajectories[0].cause).startswith(f"ContractError: {error!r} was raised, which may end")
     assert "test_collector.py:" in str(trajectories[0].cause) and "Ending.act" in str(trajectories[0].cause)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from drmas_pl.errors import EnvironmentFault
+from drmas_pl.errors import ContractError
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Containment:
     >>> with Containment() as containment:
     ...     containment.call(lambda: exit(3))
     Traceback (most recent call last):
-    drmas_pl.errors.EnvironmentFault: SystemExit(3) was raised, which may end neither the run nor its threads
+    drmas_pl.errors.ContractError: SystemExit(3) was raised, which may end neither the run nor its threads
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Containment:
         """Return what ``function`` returns.
 
         Raises:
-            EnvironmentFault: It raised what is no ordinary error, or what coroutines cannot pass on.
+            ContractError: It raised what is no ordinary error, or what coroutines cannot pass on.
         """
         try:
             return function()
@@ -59,8 +59,14 @@ class Containment:
             if ordinary or (self._pressed and isinstance(error, KeyboardInterrupt)):
                 raise
             message = f"{error!r} was raised, which may end neither the run nor its threads"
-            raise EnvironmentFault(message).with_traceback(error.__traceback__) from error
+            raise ContractError(message).with_traceback(error.__traceback__) from error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._pressed = True
         self._before(number, frame)
+
+
+def contained(function: Callable[[], T]) -> T:
+    """Call user code once inside a :class:`Containment`."""
+    with Containment() as containment:
+        return containment.call(function)
