@@ -28,6 +28,7 @@ from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
 from drmas_pl.policy import response_logprobs
 from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.tokens import decode
+from drmas_pl.trust import Trust, environment_trust
 from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
 
 OnTruncated = Literal["penalise", "keep", "mask"]
@@ -273,21 +274,28 @@ class Agent(L.LightningModule):
         checkpoint[agent_io.KEY] = agent_io.pack(self)
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: str | Path, *args: Any, **overrides: Any) -> Agent:  # type: ignore[override]
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, *args: Any, trust: bool = False, **overrides: Any
+    ) -> Agent:
         """Load an agent with its policy, from its folder in a run's checkpoint or from a stock Trainer's ``.ckpt``.
+
+        What is loaded is data: a class that it names must be this one, one of the library, or of a module that is imported already.
 
         Args:
             checkpoint_path: Folder ``…/agents/<name>`` holding ``agent.json``, or a file that ``ModelCheckpoint`` or
                 ``Trainer.save_checkpoint`` wrote.
             *args: Accepted for the signature's sake; must be empty.
+            trust: Import whatever class is named; only for files of people whom you trust.
             **overrides: Settings that replace the saved ones.
 
         Raises:
-            CheckpointError: There is no agent in it, or the saved class is not importable or not a subclass of this one.
+            CheckpointError: There is no agent in it, or its class may not or cannot be imported, or is no subclass of this one.
         """
         if args:
             raise TypeError(f"load_from_checkpoint takes settings by name, got {args!r}; write name=value")
-        return agent_io.load(cls, Path(checkpoint_path), overrides)
+        return agent_io.load(
+            cls, Path(checkpoint_path), overrides, Trust(everything=trust) | environment_trust()
+        )
 
     def _bound(self) -> nn.Module:
         if self.policy is None:

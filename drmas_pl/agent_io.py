@@ -2,7 +2,8 @@
 
 Place in the data flow: :class:`~drmas_pl.agent.Agent` saves and loads itself with these functions. A ``.ckpt`` holds the class and
 settings of the agent, the model's configuration and the files of its tokenizer, so that it can be loaded without the folder that the
-model came from.
+model came from. Both are data that may come from anybody: a class that they name is looked up and never imported unless it is the
+library's own or the caller trusts the file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from drmas_pl.errors import CheckpointError
+from drmas_pl.trust import VARIABLE, Trust, imported_class, own_part
 
 Agent = TypeVar("Agent", bound=nn.Module)
 
@@ -50,28 +52,34 @@ def pack(agent: Any) -> dict[str, Any]:
     return {**describe(agent), "model": configuration.to_dict(), "dtype": dtype, "tokenizer": files}
 
 
-def load(kind: type[Agent], path: Path, overrides: Mapping[str, Any]) -> Agent:
+def load(kind: type[Agent], path: Path, overrides: Mapping[str, Any], trust: Trust) -> Agent:
     """Load an agent from a folder with ``agent.json`` or from a ``.ckpt``.
 
+    Args:
+        kind: Class that the agent must be of.
+        path: The folder or file.
+        overrides: Settings that replace the saved ones.
+        trust: What may be imported besides the library's own classes.
+
     Raises:
-        CheckpointError: There is no agent in it, or the saved class is not importable or not a subclass of ``kind``.
+        CheckpointError: There is no agent in it, its class may not be imported, or is no subclass of ``kind``.
     """
     if path.is_file():
-        return _load_file(kind, path, overrides)
+        return _load_file(kind, path, overrides, trust)
     from drmas_pl.models import load_model
 
     try:
         record = json.loads((path / "agent.json").read_text())
         folder = (path / record["model"]).resolve()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not an agent's folder ({error}); expected …/agents/<name> with an agent.json, or a .ckpt file"
         ) from error
-    agent: Any = _build(kind, record, overrides, path)
+    agent: Any = _build(kind, record, overrides, path, trust)
     return agent.bind(*load_model(str(folder)))
 
 
-def _load_file(kind: type[Agent], path: Path, overrides: Mapping[str, Any]) -> Agent:
+def _load_file(kind: type[Agent], path: Path, overrides: Mapping[str, Any], trust: Trust) -> Agent:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes torch.load raise almost anything
@@ -82,7 +90,7 @@ def _load_file(kind: type[Agent], path: Path, overrides: Mapping[str, Any]) -> A
         raise CheckpointError(
             f"{path} holds no agent; expected a .ckpt that a Trainer wrote while it trained an Agent"
         )
-    agent: Any = _build(kind, record, overrides, path)
+    agent: Any = _build(kind, record, overrides, path, trust)
     weights = {
         name.removeprefix(_POLICY): value
         for name, value in checkpoint["state_dict"].items()
@@ -91,21 +99,56 @@ def _load_file(kind: type[Agent], path: Path, overrides: Mapping[str, Any]) -> A
     return agent.bind(_model(record, weights, path), _tokenizer(record["tokenizer"]))
 
 
-def _build(kind: type[Agent], record: Mapping[str, Any], overrides: Mapping[str, Any], path: Path) -> Agent:
+def _build(
+    kind: type[Agent], record: Mapping[str, Any], overrides: Mapping[str, Any], path: Path, trust: Trust
+) -> Agent:
     """Build the agent without a policy."""
     try:
-        module, _, name = record["class"].partition(":")
-        saved = getattr(importlib.import_module(module), name)
+        name = record["class"].replace(":", ".")
+        saved = kind if name == f"{kind.__module__}.{kind.__qualname__}" else _saved(name, path, trust)
         settings = dict(record["settings"])
+        objective = settings.get("objective")
+        target = None if objective is None else objective.get("_target_")
     except (KeyError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the agent in {path} cannot be built ({error}); make its class importable"
         ) from error
     if not (isinstance(saved, type) and issubclass(saved, kind)):
+        short = name.rpartition(".")[2]
         raise CheckpointError(
-            f"{path} holds a {name}, not a {kind.__name__}; call {name}.load_from_checkpoint"
+            f"{path} holds a {short}, not a {kind.__name__}; call {short}.load_from_checkpoint"
         )
+    if target is not None and "objective" not in overrides:
+        _check_objective(_saved(target, path, trust), target, path)
     return saved(**{**settings, **overrides})
+
+
+def _saved(name: str, path: Path, trust: Trust) -> Any:
+    """Return what a file names, if it is the library's own, imported already or trusted.
+
+    Raises:
+        CheckpointError: It is none of these.
+    """
+    own = own_part(name)
+    found = imported_class(name) if own is None else own
+    if found is not None:
+        return found
+    if not trust.covers(name):
+        raise CheckpointError(
+            f"{path} would import {name}, which is no part of drmas_pl; if you trust whoever made it, import the module "
+            f"{name.rpartition('.')[0]} first, call load_from_checkpoint with trust=True, or set {VARIABLE}=1"
+        )
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _check_objective(kind: Any, name: str, path: Path) -> None:
+    """Raise where a saved objective is none."""
+    members = ("needs_reference", "denominator_from_lengths", "reward_penalty")
+    if not (isinstance(kind, type) and all(hasattr(kind, member) for member in members)):
+        raise CheckpointError(
+            f"{path} names {name} as its objective, which is none; pass objective=… to load_from_checkpoint"
+        )
 
 
 def _model(record: Mapping[str, Any], weights: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
@@ -113,9 +156,10 @@ def _model(record: Mapping[str, Any], weights: Mapping[str, torch.Tensor], path:
 
     values = dict(record["model"])
     configuration = AutoConfig.for_model(values.pop("model_type"), **values)
-    model: Any = AutoModelForCausalLM.from_config(configuration, trust_remote_code=False).to(
-        getattr(torch, record["dtype"])
-    )
+    dtype = getattr(torch, record["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckpointError(f"{path} names no data type of torch but {record['dtype']!r}")
+    model: Any = AutoModelForCausalLM.from_config(configuration, trust_remote_code=False).to(dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
     if unexpected or set(missing) - tied:

@@ -33,6 +33,7 @@ USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setti
   data.test=FILE data.limit_test=100        other tasks, fewer tasks
   seed=1
   output=FILE.json                          the record; evaluation-<split>.json in the run folder unless given
+  trust=true                                let the run's config.yaml import classes and start programs; trust=[my_package] this package
   trajectories=FILE.jsonl                   everything that was said; trainer.record_prompts=true adds the prompts' text
   --config-dir FOLDER                       add configuration files of your own
 """

@@ -52,6 +52,12 @@ class GappyWorld(ToyWorld):
         return replace(result, metrics={**result.metrics, **({"even": 1.0} if result.success else {})})
 
 
+@pytest.fixture(autouse=True)
+def trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds and teams of these runs are the tests' own."""
+    monkeypatch.setenv("DRMAS_TRUST", "tests")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory."""
@@ -288,6 +294,46 @@ def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
     refused(["checkpoint=run"], 1, "config.yaml cannot be read", capsys)
     (trained / "config.yaml").unlink()
     refused(["checkpoint=run"], 1, "a checkpoint is evaluated with the configuration of its run", capsys)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"env": {"_target_": "os.system", "command": "touch started", "name": "math"}},
+        {"advantage": {"_target_": "os.system", "command": "touch started"}},
+        {"data": {"test": {"_target_": "os.system", "command": "touch started"}}},
+        {"agents": {"_target_": "subprocess.Popen", "args": ["touch", "started"]}},
+        {"env": {"_target_": "drmas_pl.trainer.checkpoint.write_atomically", "path": "started", "text": ""}},
+        {"engine": {"_target_": "drmas_pl.engines.sglang.engine.SglangEngine", "python": "./evil"}},
+        {"env": {"_target_": "evil.Env", "name": "math"}},
+    ],
+)
+def test_a_run_folder_of_a_stranger_starts_nothing(
+    trained: Path, node: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("evil").write_text("#!/bin/sh\ntouch started\n")
+    Path("evil").chmod(0o755)
+    Path("evil.py").write_text("open('started', 'w')\n")
+    file = trained / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    (section,) = node
+    config[section] = {**config[section], **node[section]}
+    file.write_text(yaml.safe_dump(config))
+    refused(["checkpoint=run"], 2, "run/config.yaml would run code that is no part of drmas_pl:", capsys)
+    assert not Path("started").exists()
+
+
+def test_what_a_run_is_made_of_is_listed_once_and_one_word_allows_it(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DRMAS_TRUST")
+    refused(["checkpoint=run"], 2, f"  env._target_={HERE}.ToyWorld\n", capsys)
+    words = ["checkpoint=run", "data.limit_test=1", "evaluation.samples=1", "evaluation.greedy=false"]
+    refused(words, 2, "add trust=true, or trust=[tests] for these packages alone", capsys)
+    assert main([*words, "trust=[tests]"]) == 0
+    assert main([*words, "trust=true"]) == 0
+    record = json.loads((trained / "evaluation-test.json").read_text())
+    assert "trust" not in record
 
 
 def test_a_changed_prompt_is_pointed_out(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,19 @@ from tests.helpers.source_tree import Import, Module, read_imports, read_modules
 
 # A room may import its own layer and those above it in this list.
 LAYERS = (
-    ("", "types", "errors", "validation", "containment", "seeding", "parsing", "boxes", "malloc", "embedded"),
+    (
+        "",
+        "types",
+        "errors",
+        "validation",
+        "containment",
+        "seeding",
+        "parsing",
+        "boxes",
+        "malloc",
+        "trust",
+        "embedded",
+    ),
     (
         "functional",
         "batch",
@@ -58,6 +70,7 @@ TORCH_FREE = (
     "parsing",
     "boxes",
     "malloc",
+    "trust",
     "env",
     "gymnasium_env",
     "team",

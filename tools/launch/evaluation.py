@@ -33,7 +33,9 @@ from drmas_pl.tools.launch.construct import settings
 from drmas_pl.tools.launch.keys import check_keys
 from drmas_pl.tools.launch.literal import literal_values
 from drmas_pl.tools.launch.roles import role_model
+from drmas_pl.tools.launch.trust import check_trust, take_trust
 from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trust import Trust
 from drmas_pl.workers.build_critics import CRITIC
 
 CONFIG = "config.yaml"
@@ -94,6 +96,7 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         ConfigError: A choice, a key or a value is wrong.
         CheckpointError: The checkpoint or the configuration of its run is missing or damaged.
     """
+    trust, overrides = take_trust(overrides)
     _refuse(overrides, _IDLE, "has no say in an evaluation; leave it out")
     values = {key: value for _, key, value in map(split_override, overrides)}
     if not {"checkpoint", "env", "agents", "experiment"} & values.keys():
@@ -106,7 +109,7 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
     checkpoint = find_checkpoint(str(values["checkpoint"]))
     manifest = read_manifest(checkpoint)
-    config = _stored(checkpoint, literal_values(overrides))
+    config = _stored(checkpoint, literal_values(overrides), trust)
     folders = {agent: str(checkpoint / "groups" / group) for agent, group in manifest.agents.items()}
     if set(folders) != set(config["agents"]["roles"]):
         raise CheckpointError(
@@ -120,8 +123,8 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
     )
 
 
-def _stored(checkpoint: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Read the configuration of a checkpoint's run and apply overrides to it."""
+def _stored(checkpoint: Path, overrides: Sequence[str], trust: Trust) -> dict[str, Any]:
+    """Read the configuration of a checkpoint's run, as far as it is trusted, and apply overrides to it."""
     run = checkpoint.parent.parent
     _refuse(
         overrides, _FIXED, "is what the checkpoint was trained with; leave it out, or evaluate a plain model"
@@ -132,6 +135,11 @@ def _stored(checkpoint: Path, overrides: Sequence[str]) -> dict[str, Any]:
         raise CheckpointError(
             f"{run / CONFIG} cannot be read ({error}); a checkpoint is evaluated with the configuration of its run"
         ) from error
+    # neither is built here, so that whatever they name is not imported either
+    stored["logger"] = {}
+    if isinstance(stored.get("trainer"), dict):
+        stored["trainer"] = {**stored["trainer"], "callbacks": []}
+    check_trust(stored, trust, run / CONFIG)
     known = {
         **escaped(stored),
         "checkpoint": None,

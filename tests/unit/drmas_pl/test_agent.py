@@ -254,12 +254,91 @@ def test_a_folder_without_agent_is_refused(tmp_path: Path) -> None:
         Agent.load_from_checkpoint(tmp_path)
 
 
+def change_record(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / "agent.json").read_text())
+    (folder / "agent.json").write_text(json.dumps({**record, **changes}))
+
+
 @pytest.mark.parametrize("kind", ["no.such.module:Agent", "drmas_pl.agent:Missing", "", None])
 def test_an_unknown_class_is_refused(folder: Path, kind: Any) -> None:
-    record = json.loads((folder / "agent.json").read_text())
-    (folder / "agent.json").write_text(json.dumps({**record, "class": kind}))
+    change_record(folder, **{"class": kind})
     with pytest.raises(CheckpointError, match=r"cannot be built \(.*\); make its class importable"):
+        Agent.load_from_checkpoint(folder, trust=True)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that appears when the module ``a_stranger`` is imported."""
+    trace = tmp_path / "was-imported"
+    lines = [
+        "from pathlib import Path",
+        "from drmas_pl.objective import PolicyObjective",
+        "from tests.helpers.toy import Speaker",
+        f"Path({str(trace)!r}).touch()",
+        "class Talker(Speaker): ...",
+        "class Loss(PolicyObjective): ...",
+    ]
+    (tmp_path / "a_stranger.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_stranger", raising=False)
+    monkeypatch.delenv("DRMAS_TRUST", raising=False)
+    return trace
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"class": "a_stranger:Talker"},
+        {"settings": {"name": "writer", "objective": {"_target_": "a_stranger.Loss"}}},
+    ],
+)
+def test_nothing_that_a_file_names_is_imported_without_trust(
+    folder: Path, stranger: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_record(folder, **changes)
+    refused = r"would import a_stranger\.\w+, which is no part of drmas_pl; .* with trust=True, or set DRMAS_TRUST=1"
+    with pytest.raises(CheckpointError, match=refused):
         Agent.load_from_checkpoint(folder)
+    assert not stranger.exists()
+    assert isinstance(Agent.load_from_checkpoint(folder, trust=True), Speaker)
+    assert stranger.exists()
+    # its module is imported now, which is as good
+    assert isinstance(Agent.load_from_checkpoint(folder), Speaker)
+    monkeypatch.delitem(sys.modules, "a_stranger")
+    monkeypatch.setenv("DRMAS_TRUST", "a_stranger")
+    assert isinstance(Agent.load_from_checkpoint(folder), Speaker)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class": "os:system"}, "would import os.system"),
+        ({"class": "subprocess:Popen"}, "holds a Popen, not a Agent"),
+        ({"class": "drmas_pl.agent_io:importlib"}, "would import drmas_pl.agent_io.importlib"),
+        (
+            {"settings": {"objective": {"_target_": "os.system", "command": "touch {}"}}},
+            "would import os.system",
+        ),
+        (
+            {"settings": {"objective": {"_target_": "subprocess.Popen", "args": ["touch", "{}"]}}},
+            "names subprocess.Popen as its objective, which is none",
+        ),
+        (
+            {
+                "settings": {
+                    "objective": {"_target_": "drmas_pl.trainer.checkpoint.write_atomically", "path": "{}"}
+                }
+            },
+            "write_atomically as its objective, which is none",
+        ),
+    ],
+)
+def test_a_file_starts_nothing(folder: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    trace = tmp_path / "started"
+    change_record(folder, **json.loads(json.dumps(changes).replace("{}", str(trace))))
+    with pytest.raises(CheckpointError, match=message):
+        Agent.load_from_checkpoint(folder)
+    assert not trace.exists()
 
 
 def test_another_class_is_refused_by_name(folder: Path) -> None:
