@@ -6,25 +6,90 @@
 
 Files are those of torch.distributed.checkpoint. Tensors are named ``weights/<parameter>`` and ``optimizer/<parameter>/<key>``; parameters
 that several modules share are written once. No process ever holds a whole tensor of a model that is sharded, unless it asks for one.
+
+``.metadata`` is a pickle, which could call anything. Here it is read by an unpickler that knows nothing but what such a file consists of.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from drmas_pl.errors import CheckpointError
 
 FOLDER = "shards"
 WEIGHTS = "weights"
 OPTIMIZER = "optimizer"
+_METADATA: Final = "torch.distributed.checkpoint.metadata"
+# Everything that a file of torch.distributed.checkpoint names besides data types; none of it does anything but hold values.
+_KNOWN: Final = frozenset(
+    {
+        (_METADATA, "BytesStorageMetadata"),
+        (_METADATA, "ChunkStorageMetadata"),
+        (_METADATA, "Metadata"),
+        (_METADATA, "MetadataIndex"),
+        (_METADATA, "StorageMeta"),
+        (_METADATA, "TensorProperties"),
+        (_METADATA, "TensorStorageMetadata"),
+        (_METADATA, "_MEM_FORMAT_ENCODING"),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        ("torch.serialization", "_get_layout"),
+        ("torch", "Size"),
+        ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),
+    }
+)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds metadata and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a part of metadata, or a data type."""
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if (module, name) not in _KNOWN and not is_dtype:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which has no place in it")
+        return super().find_class(module, name)
+
+
+class _Reader(dcp.FileSystemReader):
+    """Reads files of shares as data."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return what the files hold.
+
+        Raises:
+            CheckpointError: ``.metadata`` is damaged, or would run code.
+        """
+        path = Path(self.path) / ".metadata"
+        try:
+            with path.open("rb") as file:
+                found = _Unpickler(file).load()
+            _check_metadata(found)
+        except Exception as error:  # a damaged pickle makes its reader raise almost anything
+            raise CheckpointError(
+                f"{path} cannot be read ({error}); choose another checkpoint of the run"
+            ) from error
+        found.storage_meta.load_id = self.load_id
+        checked: Metadata = found
+        return checked
+
+
+def _check_metadata(found: Any) -> None:
+    """Raise where a file holds no metadata, or such that points out of its folder."""
+    if not isinstance(found, Metadata):
+        raise ValueError(f"it holds a {type(found).__name__}")
+    for info in found.storage_data.values():
+        if Path(info.relative_path).name != info.relative_path:
+            raise ValueError(f"it points to {info.relative_path!r}, outside of its folder")
 
 
 def has_shards(folder: Path) -> bool:
@@ -103,7 +168,7 @@ def _weights(module: nn.Module) -> dict[str, Tensor]:
 
 def _saved(folder: Path, kind: str) -> dict[str, TensorStorageMetadata]:
     """Return what is saved of one kind, by its key."""
-    saved = dcp.FileSystemReader(folder / FOLDER).read_metadata().state_dict_metadata
+    saved = _Reader(folder / FOLDER).read_metadata().state_dict_metadata
     return {
         key: entry
         for key, entry in saved.items()
@@ -117,7 +182,7 @@ def _empty(kind: TensorStorageMetadata) -> Tensor:
 
 def _read(folder: Path, targets: dict[str, Any]) -> None:
     """Fill tensors, without waiting for other processes."""
-    reader, planner = dcp.FileSystemReader(folder / FOLDER), dcp.DefaultLoadPlanner()
+    reader, planner = _Reader(folder / FOLDER), dcp.DefaultLoadPlanner()
     metadata = reader.read_metadata()
     planner.set_up_planner(targets, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)

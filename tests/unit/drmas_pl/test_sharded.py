@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,3 +81,82 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / FOLDER).touch()
     with pytest.raises(CheckpointError, match=f"shards cannot be written to {tmp_path}: rank 0: "):
         write_shards(tmp_path, nn.Linear(2, 2), {})
+
+
+class Calls:
+    """Calls something where it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.call = (function, args)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (os.system, ("touch {}",)),
+        (subprocess.Popen, (["touch", "{}"],)),
+        (eval, ("open('{}', 'w')",)),
+        (getattr, (Tied, "forward")),
+        (torch.load, ("{}",)),
+        (Path.touch, (Path("{}"),)),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_metadata_of_a_stranger_calls_nothing(
+    tmp_path: Path, function: Callable[..., Any], args: tuple[Any, ...], inside: bool
+) -> None:
+    model, trace = Tied(), tmp_path / "was-called"
+    write_shards(tmp_path, model, {})
+    file = tmp_path / FOLDER / ".metadata"
+    filled = tuple(_filled(arg, trace) for arg in args)
+    bomb: Any = Calls(function, *filled)
+    if inside:
+        metadata = pickle.loads(file.read_bytes())
+        metadata.planner_data = bomb
+        bomb = metadata
+    file.write_bytes(pickle.dumps(bomb))
+    for read in (lambda: read_weights(tmp_path, model), lambda: whole_weights_in(tmp_path)):
+        with pytest.raises(
+            CheckpointError, match=r"shards/\.metadata cannot be read \(it names .*, which has no place"
+        ):
+            read()
+    assert not trace.exists()
+
+
+def _filled(value: Any, trace: Path) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, trace) for item in value]
+    return (
+        trace
+        if isinstance(value, Path)
+        else value.replace("{}", str(trace))
+        if isinstance(value, str)
+        else value
+    )
+
+
+# a name with dots would be walked through by an unpickler that looks at its module alone
+DOTTED = b"\x80\x04\x8c\x05torch\x8c\x17serialization.os.system\x93\x8c\x04true\x85R."
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no pickle", pickle.dumps({"a": 1}), pickle.dumps("text")[:-3], DOTTED]
+)
+def test_damaged_metadata_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    write_shards(tmp_path, Tied(), {})
+    (tmp_path / FOLDER / ".metadata").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"metadata cannot be read \(.+\); choose another checkpoint"):
+        read_weights(tmp_path, Tied())
+
+
+def test_shares_lie_in_their_folder(tmp_path: Path) -> None:
+    write_shards(tmp_path, Tied(), {})
+    file = tmp_path / FOLDER / ".metadata"
+    metadata = pickle.loads(file.read_bytes())
+    next(iter(metadata.storage_data.values())).relative_path = "../elsewhere"
+    file.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError, match=r"points to '\.\./elsewhere', outside of its folder"):
+        read_weights(tmp_path, Tied())
