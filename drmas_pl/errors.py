@@ -7,8 +7,9 @@
     ├── DataError          a task file is missing, unreadable or mistyped
     ├── EnvironmentFault   an environment, grader or tool failed while a trajectory was played
     │   ├── ContractError  a method of an environment, team or role returned or raised what it must not
-    │   └── RetrievalError the retriever failed (which is not the same as finding nothing)
-    │       └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
+    │   ├── RetrievalError the retriever failed (which is not the same as finding nothing)
+    │   │   └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
+    │   └── SandboxError   a sandbox failed (whatever a program does in it is a result)
     ├── EngineError        generation failed or was refused
     ├── LifecycleError     a worker group was used in the wrong state
     ├── GroupLost          a process of a worker group died or did not answer in time
@@ -49,6 +50,10 @@ class RetrievalError(EnvironmentFault):
 
 class RetrieverUnavailable(RetrievalError):
     """The retriever did not answer at all: it is down, too slow, or was found to be so a moment ago."""
+
+
+class SandboxError(EnvironmentFault):
+    """A sandbox did not start, did not answer or is closed; never the fault of a program in it."""
 
 
 class EngineError(DrMasError):

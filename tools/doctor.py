@@ -276,6 +276,25 @@ def check_compiler(gpu: bool) -> Check:
     )
 
 
+def check_sandbox(backend: str) -> Check:
+    """Check what holds the programs that a model writes, for environments that run some.
+
+    Args:
+        backend: Name of a sandbox.
+    """
+    section, name = "Sandbox", backend
+    try:
+        from drmas_pl.sandbox import make_sandbox
+
+        isolation = make_sandbox(backend).describe()
+    except Exception as error:  # whatever it is, no program can be run
+        return Check(section, name, "missing", str(error))
+    if isolation.missing:
+        remedy = "allow namespaces, for example in the container's settings, or install bubblewrap"
+        return Check(section, name, "warning", "; ".join(isolation.missing), remedy)
+    return Check(section, name, "ok", ", ".join(isolation.holds))
+
+
 def check_java() -> Check:
     """Check the Java runtime that the pyserini retrievers need."""
     bundled = importlib.util.find_spec("arcadedb_embedded")
@@ -394,7 +413,8 @@ def run_checks(engine_python: str | None) -> list[Check]:
         check_java(),
         check_engine(engine_python),
     ]
-    return [check_python(), *core, check_embedded(), *devices, *extras, *programs, check_hub()]
+    sandboxes = [check_sandbox("builtin"), check_sandbox("bubblewrap")]
+    return [check_python(), *core, check_embedded(), *devices, *extras, *programs, *sandboxes, check_hub()]
 
 
 def render(checks: Sequence[Check], width: int, *, subject: str = "core") -> str:

@@ -36,6 +36,7 @@ LAYERS = (
         "engines.base",
         "rewards",
         "retrieval",
+        "sandbox",
         "data.files",
         "data.readers",
     ),
@@ -76,6 +77,7 @@ TORCH_FREE = (
     "team",
     "rewards",
     "retrieval",
+    "sandbox",
     "data.readers",
     "envs",
 )

@@ -334,3 +334,28 @@ def test_runs_as_a_script_in_a_bare_interpreter() -> None:
     assert result.returncode == 1, result.stderr
     found = {check["name"]: check["status"] for check in json.loads(result.stdout)}
     assert "broken" in (found.get("drmas_pl"), found.get("packaging"))
+
+
+@pytest.mark.parametrize(
+    ("missing", "status", "words"),
+    [
+        ((), "ok", "no network"),
+        (("programs can use the network",), "warning", "programs can use the network"),
+    ],
+)
+def test_the_sandbox_says_what_it_isolates(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], status: str, words: str
+) -> None:
+    from drmas_pl import sandbox
+
+    found = sandbox.Isolation("builtin", ("no network", "limits"), missing)
+    monkeypatch.setattr(sandbox.BuiltinSandbox, "describe", lambda self: found)
+    check = doctor.check_sandbox("builtin")
+    assert (check.section, check.name, check.status) == ("Sandbox", "builtin", status)
+    assert words in check.found
+
+
+def test_a_sandbox_that_is_not_there_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    check = doctor.check_sandbox("bubblewrap")
+    assert (check.status, "install the package bubblewrap" in check.found) == ("missing", True)
