@@ -6,16 +6,27 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from drmas_pl.agents.coder_tester import CoderTesterTeam
 from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.agents.single import SingleTeam
+from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.reasoning_gym import ReasoningGymEnv
 from drmas_pl.envs.search import SearchEnv
 from drmas_pl.trainer.metric_registry import SECTIONS, Metric, declared_metric
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
-DECLARING = (SearchEnv, MathEnv, ReasoningGymEnv, HierarchyTeam, LoopTeam, SingleTeam)
+DECLARING = (
+    SearchEnv,
+    MathEnv,
+    ReasoningGymEnv,
+    CodeEnv,
+    HierarchyTeam,
+    LoopTeam,
+    CoderTesterTeam,
+    SingleTeam,
+)
 INTRODUCTION = """# Metrics
 
 Every name that a run logs. `python -m scripts.metrics_page` writes this page from `drmas_pl/trainer/metric_registry.py`.

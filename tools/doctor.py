@@ -48,6 +48,7 @@ EMBEDDED = (
     "search/test.jsonl",
     "search/corpus.jsonl",
     "math/train.jsonl",
+    "code/train.jsonl",
 )
 NOT_FOR_USERS = {"all", "rebuild"}
 GIB = 2**30

@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, what in (
         ("math", "dapo_filter to train on; AIME, MATH-500, AMC, Minerva and OlympiadBench to test with"),
         ("search", "NQ and HotpotQA"),
+        ("code", "APPS and CodeContests to train on; their test splits and LiveCodeBench to test with"),
     ):
         fetch = commands.add_parser(
             name, help=f"fetch the public {name} sets", description=f"Fetch the public {name} sets: {what}."
@@ -150,6 +151,7 @@ def run_fetch(arguments: argparse.Namespace) -> None:
     Raises:
         DataError: The hub cannot be reached, a row does not have the known columns, or nothing is left to train on.
     """
+    from drmas_pl.data.code_sets import CODE
     from drmas_pl.data.files import write_json_lines
     from drmas_pl.data.public_sets import MATH, SEARCH, divide
     from drmas_pl.data.readers import read_tasks
@@ -159,9 +161,12 @@ def run_fetch(arguments: argparse.Namespace) -> None:
     if arguments.max_characters is not None and arguments.max_characters < 1:
         raise DataError(f"--max-characters must be at least 1, got {arguments.max_characters}")
     rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
-    for public in MATH if arguments.sets == "math" else SEARCH:
+    unusable = 0
+    for public in {"math": MATH, "search": SEARCH, "code": CODE}[arguments.sets]:
         found = load_hub(public) if arguments.local is None else load_local(public, arguments.local)
-        rows[public.use] += [public.convert(row, public, index) for index, row in enumerate(found)]
+        converted = [public.convert(row, public, index) for index, row in enumerate(found)]
+        unusable += converted.count(None)
+        rows[public.use] += [row for row in converted if row is not None]
     division = divide(
         rows["train"],
         rows["test"],
@@ -173,6 +178,8 @@ def run_fetch(arguments: argparse.Namespace) -> None:
     for split, file in files.items():
         write_json_lines(file, division.rows[split])
     overlong = f", {division.overlong} that are too long" if arguments.max_characters is not None else ""
+    if unusable:
+        print(f"left out: {unusable} rows without tests")
     print(
         f"left out of training: {division.repeated} repeated questions, {division.tested} that a test set asks too{overlong}\n"
     )

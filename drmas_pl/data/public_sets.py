@@ -17,7 +17,7 @@ from drmas_pl.errors import DataError
 from drmas_pl.types import Task
 
 Use = Literal["train", "test"]
-Convert = Callable[[Mapping[str, Any], "PublicSet", int], dict[str, Any]]
+Convert = Callable[[Mapping[str, Any], "PublicSet", int], "dict[str, Any] | None"]
 
 _QUESTION: Final = ("problem", "question")
 _ANSWER: Final = ("answer", "final_answer")
@@ -38,7 +38,7 @@ class PublicSet:
         hub: Repository on the hub.
         split: Split of it that is read.
         use: Whether its tasks are trained on or tested with.
-        convert: Maps a row, this description and the row's number to a row of our layout.
+        convert: Maps a row, this description and the row's number to a row of our layout; None for a row that cannot be used.
         keep: Further columns that become metadata.
     """
 

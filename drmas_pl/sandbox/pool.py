@@ -39,9 +39,8 @@ class SandboxPool:
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1 program at a time or None, got {workers}")
         self._sandbox = sandbox or BuiltinSandbox()
-        self._threads = ThreadPoolExecutor(
-            max_workers=workers or os.cpu_count() or 1, thread_name_prefix="sandbox"
-        )
+        self.workers = workers or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(max_workers=self.workers, thread_name_prefix="sandbox")
 
     def __enter__(self) -> SandboxPool:
         return self

@@ -15,7 +15,13 @@ from tests.helpers.launching import configure
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 GROUPS = Choices.read().groups
-PLAYED = [("search", "hierarchy"), ("math", "loop"), ("math", "single"), ("reasoning_gym", "single")]
+PLAYED = [
+    ("search", "hierarchy"),
+    ("math", "loop"),
+    ("math", "single"),
+    ("reasoning_gym", "single"),
+    ("code", "coder_tester"),
+]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (
     "agents.roles",

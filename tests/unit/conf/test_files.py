@@ -36,7 +36,7 @@ SECTIONS = {
     "optimizer": OptimizerSettings,
     "update": UpdateSettings,
 }
-PLAYABLE = {"math": ("loop", "single"), "search": ("hierarchy", "single_search")}
+PLAYABLE = {"math": ("loop", "single"), "search": ("hierarchy", "single_search"), "code": ("coder_tester",)}
 # What a file leaves to the user.
 ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
@@ -66,6 +66,8 @@ def partner(group: str, option: str) -> list[str]:
         ("agents", "single_search"),
     ) or group == "retriever":
         chosen = {"env": "search", "agents": "hierarchy"}
+    if (group, option) in (("env", "code"), ("agents", "coder_tester")):
+        chosen = {"env": "code", "agents": "coder_tester"}
     return [
         f"+{name}={value}" for name, value in {**chosen, group: option}.items() if name in ("env", "agents")
     ]

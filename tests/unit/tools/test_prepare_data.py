@@ -90,6 +90,40 @@ def test_public_sets_become_three_checked_files(
     assert f"total {sizes[0]} {sizes[1]} {sizes[2]}" in " ".join(report.split())
 
 
+def test_programming_sets_are_mapped_and_rows_without_tests_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = tmp_path / "hub"
+    pairs = {"input": ["1"], "output": ["2"]}
+    for split in ("train", "test"):
+        apps = [
+            {
+                "question": f"{split} {number}",
+                "input_output": '{"inputs": ["1"], "outputs": ["2"]}' if number else "",
+            }
+            for number in range(4)
+        ]
+        write(hub / f"codeparrot/apps/{split}.jsonl", apps)
+        contest = {"description": f"contest {split}", "public_tests": pairs, "private_tests": pairs}
+        write(hub / f"deepmind/code_contests/data/{split}-00000-of-00001.parquet", [contest])
+    tests = '[{"input": "1", "output": "2", "testtype": "stdin"}]'
+    bench = {
+        "question_content": "bench",
+        "public_test_cases": tests,
+        "private_test_cases": tests,
+        "metadata": "{}",
+    }
+    write(hub / "livecodebench/code_generation_lite/test.jsonl", [bench])
+    output = tmp_path / "data"
+    assert main(["code", "--output", str(output), "--validation", "1", "--local", str(hub)]) == 0
+    assert capsys.readouterr().out.startswith(
+        "left out: 2 rows without tests\nleft out of training: 0 repeated"
+    )
+    sizes = [len(read_tasks(output / f"{split}.jsonl")) for split in ("train", "validation", "test")]
+    assert sizes == [3, 1, 5]
+    assert read_tasks(output / "test.jsonl")[0].metadata["tests"] == [{"input": "1", "output": "2"}]
+
+
 def test_the_seed_and_the_size_of_validation_are_heard(hub: Path, tmp_path: Path) -> None:
     chosen = {}
     for seed in ("0", "1", "0"):
