@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.seeding import derive_seed
+from drmas_pl.validation import check_fields
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -48,6 +49,7 @@ class LoraSettings:
     target_modules: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.rank < 1 or self.alpha < 1:
             raise ValueError(
                 f"rank and alpha must be at least 1, got rank={self.rank} and alpha={self.alpha}"

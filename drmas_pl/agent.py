@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import lightning as L
 import torch
@@ -20,6 +20,7 @@ from drmas_pl import agent_io
 from drmas_pl.batch import Row, TokenBatch
 from drmas_pl.chat import closing_id, end_token_ids
 from drmas_pl.errors import ConfigError
+from drmas_pl.functional.checks import check_choice, check_range
 from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
 from drmas_pl.objective import Objective, describe_objective, make_objective
@@ -30,6 +31,7 @@ from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.tokens import decode
 from drmas_pl.trust import Trust, environment_trust
 from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
+from drmas_pl.validation import check_arguments
 
 OnTruncated = Literal["penalise", "keep", "mask"]
 
@@ -50,6 +52,10 @@ class Agent(L.LightningModule):
         objective: The loss: an :class:`~drmas_pl.objective.Objective`, which is kept as it is, or settings of
             :class:`~drmas_pl.objective.PolicyObjective`.
         optimizer: Optimizer settings for a stock Trainer; worker groups bring their own.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range, or a word unknown.
     """
 
     grammar: ClassVar[Grammar]
@@ -69,6 +75,12 @@ class Agent(L.LightningModule):
         optimizer: OptimizerSettings | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        check_arguments(Agent.__init__, locals())
+        if not name:
+            raise ValueError("name must not be empty, got ''")
+        check_choice("overflow", overflow, get_args(Overflow))
+        # one below 0 would reward what cannot be used
+        check_range("invalid_penalty", invalid_penalty, low=0.0)
         if on_truncated not in ("penalise", "keep", "mask"):
             raise ValueError(f"on_truncated must be penalise, keep or mask, got {on_truncated!r}")
         if max_prompt_tokens < 1:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from drmas_pl.types import MetricInfo, Task
-from drmas_pl.validation import check_returned, to_flag, to_metrics, to_number
+from drmas_pl.validation import check_returned, shown, to_flag, to_metrics, to_number
 
 Self = TypeVar("Self", bound="TextEnv")
 
@@ -128,6 +128,8 @@ class TextEnv(gymnasium.Env[str, str]):
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {}
 
     def __init__(self, tasks: Sequence[Task] = ()) -> None:
+        if isinstance(tasks, (str, Task)) or not all(isinstance(task, Task) for task in tasks):
+            raise TypeError(f"tasks must be a sequence of Task, got {shown(tasks)}")
         self.tasks: tuple[Task, ...] = tuple(tasks)
         self.observation_space = FreeText()
         self.action_space = FreeText()

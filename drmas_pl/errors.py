@@ -15,6 +15,7 @@
     ├── GroupLost          a process of a worker group died or did not answer in time
     ├── BatchError         an invariant at the batch border does not hold
     ├── CheckpointError    a checkpoint is missing, damaged or does not fit
+    ├── StorageError       a file of a run cannot be written: the disk is full, or the folder is not ours
     ├── CheckFailed        an environment, team or engine does not keep its contract
     └── TrainingStopped    a guard rail ended the run (too many failures, no signal, non-finite gradients)
 
@@ -74,6 +75,10 @@ class BatchError(DrMasError):
 
 class CheckpointError(DrMasError):
     """A checkpoint is missing, damaged or does not fit the run."""
+
+
+class StorageError(DrMasError):
+    """A file of a run cannot be written."""
 
 
 class CheckFailed(DrMasError, AssertionError):

@@ -30,6 +30,7 @@ from drmas_pl.functional.surrogates import (
     clipped_surrogate,
     policy_gradient_surrogate,
 )
+from drmas_pl.validation import check_fields
 
 Surrogate = Literal["clipped", "cispo", "policy_gradient"]
 KlPlace = Literal["loss", "reward"]
@@ -153,6 +154,7 @@ class PolicyObjective:
     correction_cap: float = 2.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_choice("ratio", self.ratio, get_args(RatioLevel))
         check_choice("surrogate", self.surrogate, get_args(Surrogate))
         check_choice("aggregation", self.aggregation, get_args(Aggregation))

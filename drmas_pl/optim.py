@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from drmas_pl.validation import check_fields
+
 # parameters from which on a fused step is worth another rounding
 _MIN_FUSED = 10_000_000
 
@@ -35,6 +37,7 @@ class OptimizerSettings:
     warmup_ratio: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "betas", (float(self.betas[0]), float(self.betas[1])))
         if not self.lr > 0:
             raise ValueError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drmas_pl.parsing import FinishReason, Parsed
+from drmas_pl.validation import check_fields
 
 Outcome = Literal["terminated", "truncated", "failed"]
 Mode = Literal["sampled", "greedy"]
@@ -121,6 +122,7 @@ class SamplingParams:
         if isinstance(self.stop, str) or not all(self.stop):
             raise ValueError(f"stop must be a sequence of non-empty texts, got {self.stop!r}")
         object.__setattr__(self, "stop", tuple(self.stop))
+        check_fields(self)
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be >= 0, got {self.temperature}; use 0 for greedy decoding")
         if not 0 < self.top_p <= 1:

@@ -6,11 +6,27 @@ A message says what is wrong where, what was expected, what came and, where it h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from numbers import Real
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from drmas_pl.errors import ContractError
+
+# how types are called in messages, and what counts as one of them
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    type(None): "None",
+    tuple: "a sequence",
+    Sequence: "a sequence",
+    Mapping: "a mapping",
+    Iterable: "an iterable",
+}
+_KINDS: dict[Any, Any] = {int: Integral, float: Real, tuple: (list, tuple)}
 
 
 def check_type(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
@@ -44,9 +60,47 @@ def check_count(name: str, value: Any, *, low: int = 0) -> None:
     Traceback (most recent call last):
     ValueError: retries must be at least 0, got -1
     """
-    check_type(name, value, int, "a whole number")
+    check_type(name, value, Integral, "a whole number")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Check the arguments of a call against the function's annotations: numbers, texts, classes, and sequences and mappings of these.
+
+    What an annotation says beyond that, such as a ``Literal`` or a signature, is not looked at.
+
+    Args:
+        function: Function or method with annotations.
+        values: Arguments by name; ``locals()`` at the beginning of the function does.
+
+    Raises:
+        TypeError: One is of another type.
+        ValueError: A number is NaN.
+
+    >>> def play(rounds: int, names: Sequence[str] = ()) -> None:
+    ...     check_arguments(play, locals())
+    >>> play(2, "solver")
+    Traceback (most recent call last):
+    TypeError: names must be a sequence, got 'solver' (str)
+    """
+    for name, hint in _hints(function).items():
+        if name in values and name != "return":
+            _check_hint(name, values[name], hint)
+
+
+def check_fields(settings: Any) -> None:
+    """Check the fields of a dataclass against their annotations, as :func:`check_arguments` does.
+
+    Raises:
+        TypeError: One is of another type.
+        ValueError: A number is NaN.
+    """
+    kind: Any = type(settings)
+    for name, hint in _hints(kind).items():
+        # class variables and slots are no fields
+        if get_origin(hint) is not ClassVar:
+            _check_hint(f"{kind.__name__}.{name}", getattr(settings, name), hint)
 
 
 def check_returned(what: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
@@ -135,9 +189,59 @@ def shown(value: Any) -> str:
 
 
 def _is_of(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Tell whether a value is of one of the types, where a bool is no int."""
+    """Tell whether a value is of one of the types, where a bool is no number."""
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
-    return isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
+    if isinstance(value, bool):
+        return bool in wanted or object in wanted
+    return isinstance(value, tuple(_KINDS.get(kind, kind) for kind in wanted))
+
+
+@cache
+def _hints(thing: Any) -> dict[str, Any]:
+    """Return annotations by name; none where they name what type checkers alone import."""
+    try:
+        return get_type_hints(thing)
+    except NameError:
+        return {}
+
+
+def _check_hint(name: str, value: Any, hint: Any) -> None:
+    """Check one value against an annotation, as far as it can be checked."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_origin(part) or part for part in parts]
+    if not all(map(_is_checkable, kinds)):
+        return
+    # a text is a sequence of letters, which nobody means
+    letters = isinstance(value, str) and str not in kinds
+    if letters or not _is_of(value, tuple(kinds)):
+        raise TypeError(f"{name} must be {' or '.join(map(_called, kinds))}, got {shown(value)}")
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(f"{name} must be a number, got nan")
+    _check_items(name, value, parts)
+
+
+def _is_checkable(kind: Any) -> bool:
+    return isinstance(kind, type) and kind is not Any and not getattr(kind, "_is_protocol", False)
+
+
+def _check_items(name: str, value: Any, parts: Sequence[Any]) -> None:
+    """Check what a list, a tuple or a dictionary holds, where the annotation allows one kind of them."""
+    holding = [part for part in parts if get_args(part)]
+    for part in holding if len(holding) == 1 else ():
+        inner = get_args(part)
+        if isinstance(value, Mapping) and get_origin(part) is Mapping:
+            for key, item in value.items():
+                _check_hint(f"{name}[{key!r}]", item, inner[1])
+        elif isinstance(value, (list, tuple)) and get_origin(part) is Sequence:
+            for index, item in enumerate(value):
+                _check_hint(f"{name}[{index}]", item, inner[0])
+
+
+def _called(kind: type) -> str:
+    """Return what a type is called in a message."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
 def _plain(value: Any) -> Any:

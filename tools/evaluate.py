@@ -50,6 +50,7 @@ def evaluate(words: Sequence[str]) -> int:
 
     from drmas_pl.data.recorded import write_trajectories
     from drmas_pl.errors import ConfigError
+    from drmas_pl.storage import writing
     from drmas_pl.tools.launch.arguments import separate
     from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.evaluation import plan_evaluation
@@ -72,7 +73,8 @@ def evaluate(words: Sequence[str]) -> int:
         run.close()
     print(evaluation_table(run, result))
     output = Path(plan.request.output or Path(plan.config["output_dir"]) / f"evaluation-{split}.json")
-    write_atomically(output, json.dumps(evaluation_record(run, result, plan), indent=1) + "\n")
+    with writing("the evaluation", output):
+        write_atomically(output, json.dumps(evaluation_record(run, result, plan), indent=1) + "\n")
     if plan.request.trajectories is not None:
         said: Iterable[Trajectory] = result.trajectories
         if run.trainer.record_prompts:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.validation import check_fields
 from drmas_pl.workers.strategies import Parallel
 from drmas_pl.workers.weights import Layout
 
@@ -23,6 +24,7 @@ class GroupRanks:
     strategy: Parallel | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.ranks is not None and self.ranks < 1:
             raise ValueError(f"ranks must be at least 1, got {self.ranks}")
 
@@ -60,6 +62,7 @@ class ClusterSettings:
     groups: Mapping[str, GroupRanks] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.ranks < 1:
             raise ValueError(f"ranks must be at least 1, got {self.ranks}")
         if self.gpus_per_rank not in (None, 0, 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import lightning
 import torch
@@ -22,6 +22,7 @@ from drmas_pl.data.splits import check_disjoint, check_unique_ids, fingerprint, 
 from drmas_pl.errors import DataError
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Task
+from drmas_pl.validation import check_arguments
 
 Split = Literal["train", "validation", "test"]
 File = str | os.PathLike[str]
@@ -51,6 +52,7 @@ class TaskDataModule(lightning.LightningDataModule):
         allow_changed_data: Permit resuming with other data, seed or batch size than the checkpoint was made with.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: A number is below 1, ``balance`` is unknown, or weights are given beside it.
     """
 
@@ -72,6 +74,11 @@ class TaskDataModule(lightning.LightningDataModule):
         allow_changed_data: bool = False,
     ) -> None:
         super().__init__()
+        # what sources hold is looked at when they are read
+        check_arguments(
+            TaskDataModule.__init__,
+            {name: value for name, value in locals().items() if name not in get_args(Split)},
+        )
         self._sources: dict[Split, Source] = {"train": train, "validation": validation, "test": test}
         self._limits: dict[Split, int | None] = {
             "train": limit_train,

@@ -30,7 +30,7 @@ from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
-from drmas_pl.validation import check_returned
+from drmas_pl.validation import check_arguments, check_returned
 
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
@@ -74,7 +74,8 @@ class Collector:
         failure_log: File for the tracebacks of trajectories that raised; None keeps none.
 
     Raises:
-        ValueError: An agent of the team is missing.
+        TypeError: An argument is of another type.
+        ValueError: An agent of the team is missing, or somebody else is there.
     """
 
     def __init__(
@@ -89,6 +90,12 @@ class Collector:
         max_failed_share: float = 0.2,
         failure_log: Path | None = None,
     ) -> None:
+        check_arguments(Collector.__init__, locals())
+        extra = sorted(set(agents) - set(team.possible_agents))
+        if extra:
+            raise ValueError(
+                f"the team {type(team).__name__} has agents {list(team.possible_agents)}, got {extra} as well; leave them out"
+            )
         missing = [name for name in team.possible_agents if name not in agents]
         if missing:
             raise ValueError(

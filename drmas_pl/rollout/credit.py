@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.functional.checks import check_range
 from drmas_pl.functional.credit import mix_rewards, zero_sum_split
 from drmas_pl.functional.grouping import group_ids
@@ -126,12 +127,22 @@ class ZeroSum:
                 f"critics must list at least one agent, got {self.critics!r}; write [verifier] for example"
             )
 
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return the critics; the team must have them."""
+        return self.critics
+
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float64."""
         unknown = [name for name in self.critics if name not in table.names]
         if unknown:
             raise ValueError(f"critics must name agents out of {list(table.names)}, got {unknown}")
-        solver, critic = zero_sum_split(table.team)
+        try:
+            solver, critic = zero_sum_split(table.team)
+        except ValueError as error:
+            raise ConfigError(
+                f"credit=zero_sum splits rewards in [0, 1], which this environment does not keep to: {error}; choose another rule"
+            ) from error
         against = torch.tensor(
             [table.names[place] in self.critics for place in table.agent.tolist()], dtype=torch.bool
         )

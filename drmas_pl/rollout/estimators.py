@@ -7,7 +7,7 @@ instead of over the task alone. Estimators with other baselines are in the sibli
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,6 +69,11 @@ class AdvantageEstimator(ABC):
 
     needs_values: bool = False
     """Whether ``table.values`` must hold a critic's values."""
+
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return the agents that settings name; the team must have them."""
+        return ()
 
     @abstractmethod
     def __call__(self, table: TurnTable) -> Tensor | TokenAdvantages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,11 @@ class Wrapper(AdvantageEstimator):
             raise ValueError(
                 f"{type(self).__name__} needs one advantage per turn, but {type(self.inner).__name__} gives one per token"
             )
+
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return the agents that the inner estimator names."""
+        return self.inner.named_agents
 
     def state_dict(self) -> dict[str, Any]:
         """Return the inner estimator's state."""
@@ -70,6 +75,11 @@ class Inherited(Wrapper):
             raise ValueError(
                 "parents must name the caller of at least one agent, got none; write {search: verifier} for example"
             )
+
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return sub-agents and callers."""
+        return (*self.parents, *self.parents.values(), *super().named_agents)
 
     def __call__(self, table: TurnTable) -> Tensor:
         """Return (N,) float32 advantages."""

@@ -19,6 +19,7 @@ from torch import nn
 
 from drmas_pl.agent import Agent
 from drmas_pl.errors import ConfigError
+from drmas_pl.validation import shown
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +67,11 @@ def check_callbacks(
         validates: Whether the run is validated while it trains.
 
     Raises:
-        ConfigError: A callback is refused by its class or by how it is set.
+        ConfigError: Something is no callback, or a callback is refused by its class or by how it is set.
     """
-    for callback in callbacks:
+    for index, callback in enumerate(callbacks):
+        if not isinstance(callback, Callback) and not any(map(_is_lightnings, type(callback).__mro__)):
+            raise ConfigError(f"callbacks[{index}] must be a Lightning callback, got {shown(callback)}")
         kinds = [kind.__name__ for kind in type(callback).__mro__ if _is_lightnings(kind)]
         reason = next((REFUSED[kind] for kind in kinds if kind in REFUSED), None)
         if reason is None:

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from drmas_pl.errors import CheckpointError
+from drmas_pl.storage import writing
 from drmas_pl.trainer.drawing import Drawn, save_drawn
 from drmas_pl.workers.contract import Critic, Group
 
@@ -79,30 +80,54 @@ def save_checkpoint(
         critics: Critics by name.
         drawn: What was played ahead for the next iteration.
         callbacks: What callbacks keep.
+
+    Raises:
+        StorageError: It cannot be written; earlier checkpoints are whole.
     """
     target = folder / f"iteration-{manifest.iteration:06d}"
     partial = folder / f".writing-{target.name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    with writing("the checkpoint", target):
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _write_parts(partial, groups, critics or {}, drawn, callbacks)
+            (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
+        except BaseException:
+            # what is there of it only takes the room that is missing
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _put_in_place(partial, target)
+        write_atomically(folder / "last", target.name)
+        shutil.rmtree(_aside(target), ignore_errors=True)
+    return target
+
+
+def _write_parts(
+    partial: Path,
+    groups: Mapping[str, Group],
+    critics: Mapping[str, Critic],
+    drawn: Drawn | None,
+    callbacks: Mapping[str, Any] | None,
+) -> None:
+    """Write everything but the manifest."""
     for name, group in groups.items():
         group.save(partial / "groups" / name)
         for agent in group.agents.values():
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
-    for name, critic in (critics or {}).items():
+    for name, critic in critics.items():
         critic.save(partial / "critics" / name)
     if drawn is not None:
         save_drawn(partial / AHEAD, drawn)
     if callbacks:
         torch.save(dict(callbacks), partial / CALLBACKS)
-    (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
-    aside = _aside(target)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Give a written checkpoint its name; one that has it already is moved aside."""
     if target.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        os.replace(target, aside)
+        shutil.rmtree(_aside(target), ignore_errors=True)
+        os.replace(target, _aside(target))
     os.replace(partial, target)
-    write_atomically(folder / "last", target.name)
-    shutil.rmtree(aside, ignore_errors=True)
-    return target
 
 
 def prune_checkpoints(folder: Path, keep: set[str]) -> None:
@@ -224,5 +249,8 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace a small text file so that readers see the old or the new content, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".writing-{path.name}")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drmas_pl.storage import writing
 from drmas_pl.trainer.checkpoint import write_atomically
 from drmas_pl.trainer.plot import plot_run
 
 
 class RunFolder:
-    """Paths and small files of one run.
+    """Paths and small files of one run; what writes raises :class:`~drmas_pl.errors.StorageError` where it cannot.
 
     ::
 
@@ -52,9 +53,10 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        with writing("the metrics", self.metrics):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return all records, oldest first; a line cut by a crash is left out."""
@@ -77,12 +79,16 @@ class RunFolder:
             or (record["iteration"] == iteration and (validated or "time/validation" not in record))
         ]
         if self.metrics.exists():
-            write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+            with writing("the metrics", self.metrics):
+                write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+        path = self.path / "summary.json"
+        with writing("the summary", path):
+            write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
     def draw(self, agents: Sequence[str], title: str) -> None:
         """Write ``plot.png`` from the recorded metrics."""
-        plot_run(self.read_metrics(), self.plot, agents=agents, title=title)
+        with writing("the plot", self.plot):
+            plot_run(self.read_metrics(), self.plot, agents=agents, title=title)

@@ -10,16 +10,42 @@ import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+from lightning.fabric.loggers.logger import Logger as FabricLogger
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.validation import shown
 
 log = logging.getLogger(__name__)
 
 # what the HPARAMS tab of TensorBoard compares runs by
 SCORE = "validation/success"
+
+
+def as_loggers(logger: Any, folder: Path) -> list[Logger]:
+    """Return loggers as a list, from what Lightning's Trainer takes as well.
+
+    Args:
+        logger: Loggers; one alone; True for TensorBoard and CSV files below ``folder``; or False or None for none.
+        folder: Folder for the files of ``True``.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if logger is True:
+        options: dict[str, Any] = {"save_dir": folder, "version": ""}
+        return [TensorBoardLogger(name="tensorboard", **options), CSVLogger(name="csv", **options)]
+    if logger is None or logger is False:
+        return []
+    loggers = [logger] if isinstance(logger, FabricLogger) else logger
+    if not isinstance(loggers, (list, tuple)) or not all(isinstance(one, FabricLogger) for one in loggers):
+        raise TypeError(
+            f"logger must be a Lightning logger, a list of them, True or False, got {shown(logger)}"
+        )
+    return list(loggers)
 
 
 def begin_logging(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from drmas_pl.types import SamplingParams
+from drmas_pl.validation import check_fields
 from drmas_pl.workers.residency import Residency
 
 
@@ -42,6 +43,7 @@ class RolloutSettings:
     max_idle_iterations: int = 20
 
     def __post_init__(self) -> None:
+        check_fields(self)
         least = {
             "samples": 1,
             "max_draws": 1,
@@ -88,6 +90,7 @@ class EvaluationSettings:
     retries: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.samples < 1:
             raise ValueError(f"evaluation.samples must be at least 1, got {self.samples}")
         for name in ("every", "retries"):

@@ -32,6 +32,7 @@ from drmas_pl.rollout.credit import CreditRule
 from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
 from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.seeding import derive_seed
+from drmas_pl.storage import writing
 from drmas_pl.team import Team
 from drmas_pl.trainer.ahead import AheadPlayer
 from drmas_pl.trainer.callbacks import (
@@ -57,15 +58,16 @@ from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
-from drmas_pl.trainer.loggers import begin_logging, finalize
+from drmas_pl.trainer.loggers import as_loggers, begin_logging, finalize
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.recording import with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
-from drmas_pl.trainer.start_checks import check_contracts
+from drmas_pl.trainer.start_checks import check_contracts, check_groups, check_names, check_unused
 from drmas_pl.trainer.state import RunState, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
+from drmas_pl.validation import check_arguments, shown
 from drmas_pl.workers.contract import Group
 from drmas_pl.workers.critic import CriticReport
 from drmas_pl.workers.handover import Handover
@@ -100,8 +102,9 @@ class MultiAgentTrainer(TrainerProperties):
         devices: As in Lightning; one device per process.
         strategy: As in Lightning.
         precision: As in Lightning.
-        callbacks: Lightning callbacks; a run is one epoch whose batches are iterations, and ``on_train_batch_end`` gets their metrics.
-        logger: Lightning loggers.
+        callbacks: Lightning callbacks, or a single one; a run is one epoch whose batches are iterations, and ``on_train_batch_end`` gets
+            their metrics.
+        logger: Lightning loggers, or a single one; True for TensorBoard and CSV files in the run folder, False for none.
         hparams: Settings of the run as nested plain values, which every logger is given.
         limit_val_batches: Number (int) or share (float) of validation batches, as in Lightning.
         fast_dev_run: One iteration and one validation batch, no loggers, no checkpoint.
@@ -114,6 +117,7 @@ class MultiAgentTrainer(TrainerProperties):
 
     Raises:
         ConfigError: A callback cannot work here, a phase is unknown, or the setting asks for several devices in one process.
+        TypeError: An argument is of another type.
     """
 
     def __init__(
@@ -131,8 +135,8 @@ class MultiAgentTrainer(TrainerProperties):
         devices: int = 1,
         strategy: str = "auto",
         precision: Any = "32-true",
-        callbacks: Sequence[Callback] = (),
-        logger: Sequence[Any] = (),
+        callbacks: Sequence[Callback] | Callback | None = (),
+        logger: Sequence[Any] | Any = (),
         hparams: Mapping[str, Any] | None = None,
         limit_val_batches: int | float = 1.0,
         fast_dev_run: bool = False,
@@ -143,6 +147,11 @@ class MultiAgentTrainer(TrainerProperties):
         allow_changed_data: bool = False,
         env_check: bool = True,
     ) -> None:
+        callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+        check_arguments(MultiAgentTrainer.__init__, {**locals(), "callbacks": ()})
+        if credit is not None and (not callable(credit) or isinstance(credit, type)):
+            raise TypeError(f"credit must be a credit rule such as TeamReward(), got {shown(credit)}")
+        loggers = as_loggers(logger, Path(output_dir) / "logs")
         if max_iterations < 1:
             raise ConfigError(f"max_iterations must be at least 1, got {max_iterations}")
         if devices != 1:
@@ -153,7 +162,7 @@ class MultiAgentTrainer(TrainerProperties):
         if unknown:
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
         evaluation = evaluation or EvaluationSettings()
-        check_callbacks(callbacks, loggers=logger, validates=evaluation.every > 0 or fast_dev_run)
+        check_callbacks(callbacks, loggers=loggers, validates=evaluation.every > 0 or fast_dev_run)
         limit_batches((), limit_val_batches)
         self.precision = precision
         self.max_iterations = 1 if fast_dev_run else max_iterations
@@ -162,8 +171,8 @@ class MultiAgentTrainer(TrainerProperties):
         self.credit, self.schedule = credit, schedule or GroupSchedule()
         self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation
         self.seed = seed
-        self.callbacks = list(callbacks)
-        self.loggers = [DummyLogger()] if fast_dev_run and logger else list(logger)
+        self.callbacks = callbacks
+        self.loggers = [DummyLogger()] if fast_dev_run and loggers else loggers
         self.hparams = hparams
         self.callback_metrics = {}
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
@@ -206,8 +215,11 @@ class MultiAgentTrainer(TrainerProperties):
         Raises:
             CheckpointError: The checkpoint does not fit or has nothing left to do.
             ConfigError: The estimator needs critics that are not there, or the other way round.
+            StorageError: Something cannot be written.
             TrainingStopped: A guard rail ended the run.
+            TypeError: An argument is of another type.
         """
+        check_arguments(MultiAgentTrainer.fit, locals())
         self._start(team, groups, data, ckpt_path, critics or {})
         with self._guarded():
             self._restore_callbacks()
@@ -288,7 +300,7 @@ class MultiAgentTrainer(TrainerProperties):
         self._told.update(findings)
 
     def check_team(self, team: Team, data: TaskDataModule, agents: Iterable[Agent]) -> None:
-        """Look for broken promises of environment, team and roles, once, unless ``env_check`` is off.
+        """Look for agents that no setting can mean, and for broken promises of environment, team and roles, the latter once.
 
         :meth:`fit` does it as well; before that it needs no weights.
 
@@ -298,8 +310,9 @@ class MultiAgentTrainer(TrainerProperties):
             agents: The team's agents, bound to a policy or not.
 
         Raises:
-            ConfigError: A method returns or raises what it must not.
+            ConfigError: A setting names somebody else, or a method returns or raises what it must not.
         """
+        check_names(team, estimator=self.estimator, credit=self.credit, rollout=self.rollout)
         if not self.env_check or self._checked is team:
             return
         check_contracts(team, data.tasks("train"), agents, seed=self.seed)
@@ -332,6 +345,9 @@ class MultiAgentTrainer(TrainerProperties):
         self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics
     ) -> None:
         """Bind team, groups, critics and data, and restore a checkpoint."""
+        if ckpt_path is None:
+            check_unused(self.folder)
+        check_groups(team, groups, self.fabric)
         check_critics(self.estimator, critics, groups, credit=self.credit)
         self.check_method(
             [
@@ -518,6 +534,8 @@ class MultiAgentTrainer(TrainerProperties):
     def _evaluate_only(
         self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None
     ) -> Evaluation:
+        check_arguments(MultiAgentTrainer.validate, locals())
+        check_groups(team, groups, self.fabric)
         self._bind(team, groups, data, {})
         fn = TrainerFn.VALIDATING if phase == "validation" else TrainerFn.TESTING
         data.setup(fn.value)
@@ -565,14 +583,17 @@ class MultiAgentTrainer(TrainerProperties):
     def _log(self, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
         self.callback_metrics |= as_tensors(metrics)
-        self.fabric.log_dict(dict(metrics), step=self.iteration)
+        with writing("what loggers keep", self.folder.path / "logs"):
+            self.fabric.log_dict(dict(metrics), step=self.iteration)
 
     def _record(self, phase: str, trajectories: Iterable[Trajectory]) -> None:
         if phase not in self.record:
             return
         if self.record_prompts:
             trajectories = with_prompts(trajectories, self.agents)
-        write_trajectories(self.folder.trajectories(phase, self.iteration), trajectories)
+        path = self.folder.trajectories(phase, self.iteration)
+        with writing("the trajectories", path):
+            write_trajectories(path, trajectories)
 
     def _diagnose(self, table: TurnTable, trained: TurnTable, advantage: Tensor | TokenAdvantages) -> None:
         """Find what keeps the iteration from learning."""

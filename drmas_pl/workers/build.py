@@ -15,6 +15,7 @@ from drmas_pl.agent import Agent
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
+from drmas_pl.validation import check_fields, check_type
 from drmas_pl.workers.group import GroupSettings, WorkerGroup
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
@@ -39,6 +40,9 @@ class AgentBinding:
     trainable: bool = True
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     update: UpdateSettings = field(default_factory=UpdateSettings)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[st
     """
     if sharing not in get_args(Sharing):
         raise ConfigError(f"sharing must be one of {list(get_args(Sharing))}, got {sharing!r}")
+    for binding in bindings:
+        check_type("bindings", binding, AgentBinding, "a list of AgentBinding")
     names = [binding.agent.name for binding in bindings]
     if len(set(names)) != len(names):
         raise ConfigError(f"agent names must be unique, got {names}")
@@ -150,6 +156,9 @@ def build_groups(
     Raises:
         ConfigError: See :func:`assign_groups`; or PEFT is needed and missing.
     """
+    check_type("fabric", fabric, Fabric, "a Fabric, such as trainer.fabric")
+    for name, function in (("load", load), ("engine", engine)):
+        check_type(name, function, Callable, "a function")  # type: ignore[arg-type]
     groups = {}
     plans = plan_groups(bindings, sharing=sharing, iterations=iterations, warmup=warmup, schedule=schedule)
     adapted = adapted_policies(plans, load, lora or LoraSettings(), seed=seed) if sharing == "lora" else {}

@@ -27,6 +27,8 @@ from drmas_pl.functional.metrics import merge_metrics
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.packed.checkpointing import checkpoint_activations
+from drmas_pl.storage import writing
+from drmas_pl.validation import check_fields
 from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
 from drmas_pl.workers.randomness import ready_to_learn
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
@@ -74,6 +76,7 @@ class CriticSettings:
     checkpoint: Layout = "whole"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         least = {
             "updates_per_iteration": 1,
             "epochs": 1,
@@ -325,8 +328,9 @@ class CriticGroup:
                 Path(self.settings.dump_folder)
                 / f"critic-{self.name}-step{self.steps}-skip{self.skipped_in_a_row}.pt"
             )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save([asdict(line) for line in minibatch], path)
+            with writing("a skipped minibatch", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save([asdict(line) for line in minibatch], path)
             where = f"; the last one is in {path}"
         if self.skipped_in_a_row >= self.settings.max_skips:
             raise TrainingStopped(

@@ -106,6 +106,7 @@ class WorkerGroup:
         self.skipped_in_a_row = 0
         self.mismatched: set[str] = set()
         self.parameter_count = sum(parameter.numel() for parameter in policy.parameters())
+        self._check_budgets()
         self._check_correction()
         self._warn_of_truncated_sampling()
         self._tell_of_random_layers()
@@ -356,6 +357,19 @@ class WorkerGroup:
             placed: nn.Module = self.fabric.to_device(self.fabric.strategy.precision.convert_module(module))
             return placed
         return self.fabric.setup_module(module)
+
+    def _check_budgets(self) -> None:
+        """Refuse agents whose prompt and response can be longer than the model's context."""
+        context = self.engine.context_length
+        if context is None:
+            return
+        for agent in self.agents.values():
+            prompt, response = agent.max_prompt_tokens, agent.sampling.max_new_tokens
+            if prompt + response > context:
+                raise ConfigError(
+                    f"agent {agent.name!r} may use {prompt} tokens for its prompt and {response} for its response, more than the {context} "
+                    "of the model's context; lower max_prompt_tokens or sampling.max_new_tokens"
+                )
 
     def _check_correction(self) -> None:
         for agent in self.agents.values():

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from drmas_pl.validation import check_fields
+
 Order = Literal["joint", "alternate", "round_robin"]
 
 
@@ -29,6 +31,7 @@ class GroupSchedule:
     every: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.order not in get_args(Order):
             raise ValueError(f"order must be one of {list(get_args(Order))}, got {self.order!r}")
         if self.every < 1 or (self.every > 1 and self.order != "alternate"):

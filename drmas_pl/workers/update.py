@@ -27,6 +27,8 @@ from drmas_pl.agent import Agent
 from drmas_pl.batch import Row, TokenBatch
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.functional.metrics import merge_metrics
+from drmas_pl.storage import writing
+from drmas_pl.validation import check_fields
 from drmas_pl.workers.minibatches import AgentWeight, loss_divisors, micro_batches, split_rows
 from drmas_pl.workers.offload import Offload
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation
@@ -81,6 +83,7 @@ class UpdateSettings:
     offload: Offload = "none"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("updates_per_iteration", "epochs", "micro_batch_tokens", "max_skips"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -292,8 +295,9 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
             Path(group.settings.update.dump_folder)
             / f"{group.name}-step{group.steps}-skip{group.skipped_in_a_row}.pt"
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save([asdict(row) for row in minibatch], path)
+        with writing("a skipped minibatch", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save([asdict(row) for row in minibatch], path)
         where = f"; the last one is in {path}"
     if group.skipped_in_a_row >= group.settings.update.max_skips:
         raise TrainingStopped(

@@ -111,7 +111,7 @@ def make_turn(agent: str, response: Sequence[int] = (7, 8), **changes: Any) -> T
 
 def load(name: str) -> tuple[Any, Any]:
     """Build the tiny model named ``tiny-<seed>``."""
-    return tiny_policy(seed=int(name.rpartition("-")[2]), context_length=128)
+    return tiny_policy(seed=int(name.rpartition("-")[2]), context_length=512)
 
 
 def make_engine(group: str, policy: Any, tokenizer: Any) -> Engine:
@@ -173,7 +173,7 @@ def make_bindings(
     kind: type[Agent] = Speaker,
 ) -> list[AgentBinding]:
     """Build the agents of the toy team and what they ask for; see :func:`make_groups`."""
-    common = {"sampling": {"max_new_tokens": 4}, **(agent or {})}
+    common = {"sampling": {"max_new_tokens": 4}, "max_prompt_tokens": 48, **(agent or {})}
     return [
         AgentBinding(
             kind(name, **{**common, **(each or {}).get(name, {})}),

@@ -163,6 +163,7 @@ def test_one_name_has_one_number_wherever_it_stands(folder: Path, capsys: pytest
     world = ["+env=custom", f"env._target_={HERE}.GappyWorld", *TOY[2:]]
     words = ["trainer.max_iterations=1", "rollout.samples=2", "logger=none", "evaluation.samples=3"]
     faults = ["evaluation.retries=0", "rollout.max_failed_share=0.9", "data.tasks_per_iteration=2"]
+    faults.append("trainer.env_check=false")
     assert train([*world, *words, *faults, "output_dir=run"]) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
     records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]

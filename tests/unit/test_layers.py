@@ -18,6 +18,7 @@ LAYERS = (
         "errors",
         "validation",
         "containment",
+        "storage",
         "seeding",
         "parsing",
         "boxes",

@@ -10,6 +10,7 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.storage import writing
 from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest, write_atomically
 from drmas_pl.trainer.folder import RunFolder
 
@@ -50,4 +51,5 @@ class ConfigFile(Callback):
 
     def _write(self) -> None:
         if not self.path.exists() or self.path.read_text() != self.text:
-            write_atomically(self.path, self.text)
+            with writing("the configuration", self.path):
+                write_atomically(self.path, self.text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drmas_pl.engines.sglang.versions import Device, device_flags
+from drmas_pl.validation import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class ServerSettings:
     stop_timeout: float = 20.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("tensor_parallel", "data_parallel", "max_total_tokens", "context_length", "lora_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -63,7 +63,7 @@ def test_betas_from_a_configuration_become_a_tuple() -> None:
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr must be positive, got 0.0; freeze"),
-        ({"lr": float("nan")}, "lr must be positive"),
+        ({"lr": float("nan")}, "OptimizerSettings.lr must be a number, got nan"),
         ({"schedule": "step"}, "schedule must be constant, cosine or linear, got 'step'"),
         ({"warmup_ratio": 1.0}, r"warmup_ratio must be in \[0, 1\), got 1.0"),
     ],

@@ -18,7 +18,7 @@ from drmas_pl.types import SamplingParams, Task, Trajectory, Turn
     ("settings", "message"),
     [
         ({"temperature": -0.1}, r"temperature must be >= 0, got -0.1; use 0 for greedy"),
-        ({"temperature": float("nan")}, "temperature must be >= 0, got nan"),
+        ({"temperature": float("nan")}, "SamplingParams.temperature must be a number, got nan"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
         ({"top_p": 1.5}, r"top_p must be in \(0, 1\], got 1.5"),
         ({"top_k": 0}, r"top_k must be -1 \(off\) or at least 1, got 0"),

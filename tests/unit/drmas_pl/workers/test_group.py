@@ -125,7 +125,7 @@ def test_hooks_hang_on_every_transition() -> None:
         "solo",
         policy=policy,
         tokenizer=tokenizer,
-        agents=[Speaker("writer")],
+        agents=[Speaker("writer", max_prompt_tokens=48)],
         engine=make_engine("g", policy, tokenizer),
         fabric=Fabric(accelerator="cpu", devices=1),
         hooks=[lambda *pair: seen.append(pair)],
@@ -390,3 +390,14 @@ def test_weights_and_optimizer_state_of_another_model_are_refused(
     shutil.copy(saved[1] / "optimizer.pt", folder)
     with pytest.raises(CheckpointError, match="optimizer state is for other parameters"):
         other.load(folder)
+
+
+def test_budgets_above_the_context_are_refused() -> None:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    agent = {"max_prompt_tokens": 500, "sampling": {"max_new_tokens": 12}}
+    make_groups(fabric, agent=agent)
+    with pytest.raises(
+        ConfigError,
+        match=r"^agent 'editor' may use 500 tokens for its prompt and 13 for its response, more than the 512 of the model's context; lower",
+    ):
+        make_groups(fabric, agent=agent, each={"editor": {"sampling": {"max_new_tokens": 13}}})
