@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ import torch
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerStatus
 
+from drmas_pl.checks import probe_team
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.build import build_data, build_run, build_trainer, end_wandb
+from drmas_pl.tools.launch.build import build_data, build_env, build_run, build_team, build_trainer, end_wandb
 from drmas_pl.trainer.progress import ProgressBar
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
@@ -202,3 +204,29 @@ def test_the_run_of_wandb_is_ended_with_the_outcome(
     for loggers in ([logger], []):
         end_wandb(SimpleNamespace(loggers=loggers, state=SimpleNamespace(status=status)))  # type: ignore[arg-type]
     assert ended == [{"exit_code": code}]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("+env=search", "+agents=hierarchy"),
+        ("+env=math", "+agents=loop"),
+        ("+env=code", "+agents=coder_tester"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_check_before_a_run_takes_no_time_worth_speaking_of(words: tuple[str, str]) -> None:
+    configured = configure(*words, "output_dir=run")
+    env = build_env(configured["env"])
+    team = build_team(configured["agents"], env)
+    tasks = build_data(configured, env, ("train",)).tasks("train")
+    started = time.perf_counter()
+    probe_team(team, [tasks[0], tasks[-1]])
+    assert time.perf_counter() - started < 0.5
+
+
+@pytest.mark.parametrize("target", ["collections.OrderedDict", "tests.helpers.toy.EvenEnv"])
+def test_what_is_no_team_is_refused(target: str) -> None:
+    node = {"_target_": target}
+    with pytest.raises(ConfigError, match=rf"agents(\._target_={target} must give a team|: .*rejects)"):
+        build_team(node, EvenEnv())
