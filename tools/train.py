@@ -5,9 +5,12 @@ Hydra's flags work: ``--multirun seed=0,1,2``, ``--cfg job`` prints the configur
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 try:
@@ -17,7 +20,19 @@ except ModuleNotFoundError as error:
         "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
     ) from error
 
-from drmas_pl.tools.launch.program import INTERRUPTED, guarded, kept_environment, run_program
+from drmas_pl.tools.launch.program import (
+    FULL_ERROR,
+    INTERRUPTED,
+    RUN_ERROR,
+    USER_ERROR,
+    fail,
+    guarded,
+    kept_environment,
+    run_program,
+)
+
+# What a sweeper gets from a run: the number, or numbers, that it optimises; None from a run that failed.
+Objective = float | tuple[float, ...] | None
 
 USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
 
@@ -29,7 +44,10 @@ USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] 
   agents.roles.verifier.trainable=false  output_dir=PATH  resume=RUN_FOLDER
   --multirun seed=0,1,2             one run per value
   --cfg job                         print the configuration and stop
+  --multirun hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-6,1e-4))    a search; sweep_metric=NAME says what for
   --config-dir FOLDER               add configuration files of your own
+  --config-name NAME                start from a file of yours there that has train among its defaults
+  --version                         versions of this package and of torch, lightning, transformers, hydra
 """
 
 
@@ -41,36 +59,65 @@ def main(argv: Sequence[str] | None = None) -> int:
 def launch(words: Sequence[str]) -> int:
     """Compose and check the configuration, then hand over to Hydra."""
     import hydra
+    from hydra.errors import HydraException
     from omegaconf import DictConfig
 
-    from drmas_pl.tools.launch.arguments import BARE_FLAGS, is_multirun, separate
-    from drmas_pl.tools.launch.compose import MODULE, compose_run, fresh_folder
+    from drmas_pl.tools.launch.arguments import BARE_FLAGS, MODULE, is_multirun, primary_file, separate
+    from drmas_pl.tools.launch.compose import compose_run, first_line, fresh_folder
 
     flags, overrides = separate(words)
+    primary, flags = primary_file(flags)
+    folder = None
     if BARE_FLAGS.isdisjoint(flags):
-        config, overrides = compose_run(overrides, multirun=is_multirun(flags))
-        if is_multirun(flags) and config.output_dir is None:
-            overrides.append(f"++output_dir={fresh_folder('multirun')}")
+        config, overrides = compose_run(overrides, config_name=primary, multirun=is_multirun(flags))
+        if is_multirun(flags):
+            folder = config.output_dir or fresh_folder("multirun")
+            overrides += [] if config.output_dir else [f"++output_dir={folder}"]
+    home, _, name = primary.rpartition("/")
     codes: list[int] = []
+    asked = os.environ.get(FULL_ERROR)
 
-    @hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name="train")
-    def job(config: DictConfig) -> None:
-        with kept_environment():
-            codes.append(guarded(lambda: train(config)))
+    @hydra.main(version_base="1.3", config_path=home or f"pkg://{MODULE}", config_name=name)
+    def job(config: DictConfig) -> Objective:
+        values: list[Objective] = []
+        with kept_environment(**{FULL_ERROR: asked}):
+            codes.append(guarded(lambda: train(config, values)))
+        return values[0] if values else None
 
     before = sys.argv
     # Hydra keeps its own copy of a sweep's configuration in hydra.sweep.dir; each run folder has the whole one.
     with tempfile.TemporaryDirectory() as scratch:
         sys.argv = [before[0], *flags, f"hydra.sweep.dir={scratch}", *overrides]
         try:
-            job()
+            # so that Hydra lets an error through instead of printing it and leaving the process
+            with kept_environment(**{FULL_ERROR: "1"}):
+                job()
+        except HydraException as error:
+            if asked == "1":
+                raise
+            codes.append(fail(first_line(error), USER_ERROR))
+        except Exception as error:
+            if asked == "1" or not any(codes):
+                raise
+            # a sweeper that misses the value of a failed run, which has told why
+            codes.append(fail(f"the sweep ended with a failed run ({first_line(error)})", RUN_ERROR))
         finally:
             sys.argv = before
+            keep_results(Path(scratch), folder)
     return max(codes, default=0)
 
 
-def train(config: Any) -> int:
-    """Train with one composed configuration and print the outcome."""
+def keep_results(scratch: Path, folder: str | None) -> None:
+    """Move what a sweeper found, such as Optuna's best values, into the folder of the sweep."""
+    for file in scratch.glob("*results.yaml") if folder is not None else ():
+        target = Path(str(folder))
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.move(file, target / file.name)
+        print(f"results {target / file.name}")
+
+
+def train(config: Any, values: list[Objective]) -> int:
+    """Train with one composed configuration and print the outcome; ``values`` takes what a sweeper optimises."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -79,6 +126,7 @@ def train(config: Any) -> int:
     from drmas_pl.tools.launch.folder import ConfigFile, check_folder
     from drmas_pl.tools.launch.report import header, outcome
     from drmas_pl.tools.launch.roles import with_chat_templates
+    from drmas_pl.tools.launch.sweeps import check_metrics, sweep_value
     from drmas_pl.trainer.progress import ProgressBar
 
     hydra_config = HydraConfig.get()
@@ -87,12 +135,16 @@ def train(config: Any) -> int:
     check_folder(plain["output_dir"], plain["resume"])
     run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
     try:
+        metrics = check_metrics(plain["sweep_metric"], run.team)
         print(header(run, plain), flush=True)
         run.trainer.fit(run.team, run.groups, run.data, critics=run.critics, ckpt_path=plain["resume"])
         print(outcome(run.trainer, plain))
+        if run.trainer.interrupted:
+            return INTERRUPTED
+        values.append(sweep_value(metrics, run.trainer.callback_metrics))
     finally:
         run.close()
-    return INTERRUPTED if run.trainer.interrupted else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ from typing import Any
 
 from drmas_pl.errors import ConfigError
 
+# Where the shipped configuration files are.
+MODULE = "drmas_pl.conf"
 REQUIRED = ("env", "agents")
-# Flags of Hydra that need no configuration, those that take a word, and those that would read another primary configuration.
-BARE_FLAGS = frozenset({"--version", "--hydra-help", "--shell-completion", "-sc"})
+# Flags of Hydra that need no configuration, those that take a word, and those that cannot be used here.
+BARE_FLAGS = frozenset({"--hydra-help", "--shell-completion", "-sc"})
 _TAKES = {
     **dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all")),
     **dict.fromkeys(
@@ -24,7 +26,22 @@ _TAKES = {
     ),
 }
 _SHOWING = ("--cfg", "-c", "--info", "-i")
-_REFUSED = ("--config-name", "-cn", "--config-path", "-cp")
+_NAMING = ("--config-name", "-cn")
+_REFUSED = ("--config-path", "-cp", "--experimental-rerun")
+_OTHERS = (
+    "--package",
+    "-p",
+    "--resolve",
+    "--run",
+    "-r",
+    "--multirun",
+    "-m",
+    "--install",
+    "--uninstall",
+    "--query",
+)
+_FLAGS = (*BARE_FLAGS, *_TAKES, *_NAMING, *_OTHERS)
+_OURS = ("--help", "--version", "--config-dir")
 _OVERRIDE = re.compile(r"(?P<prefix>~|\+\+?)?(?P<key>[^=~+\s][^=]*?)(?:=(?P<value>.*))?", re.DOTALL)
 
 
@@ -44,7 +61,9 @@ def split_override(word: str) -> tuple[str, str, str | None]:
 
 
 def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split command-line words into Hydra's flags and overrides; ``--config-dir`` turns into a search-path override.
+    """Split command-line words into Hydra's flags and overrides.
+
+    ``--config-dir`` turns into a search-path override, and the name after ``--config-name`` into the path of that file.
 
     Raises:
         ConfigError: A flag cannot be used here, or not with another one.
@@ -54,25 +73,37 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     flags: list[str] = []
     overrides: list[str] = []
-    folders: list[str] = []
+    folders: list[Path] = []
+    own: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, _, given = word.partition("=")
         if name in ("--config-dir", "-cd"):
-            folders.append(_folder(given or (rest.pop(0) if rest else "")))
+            folders.append(_folder(given or _next(rest)))
+        elif name in _NAMING:
+            own.append(given or _next(rest))
         elif name in _REFUSED:
             raise ConfigError(
-                f"{name} cannot be used here; put files of your own into env/, agents/, experiment/ … below --config-dir FOLDER"
+                f"{name} cannot be used here; put files of your own below --config-dir FOLDER, and name one that starts from ours "
+                "with --config-name"
             )
         elif name in ("--package", "-p") or (rest and rest[0] in _TAKES.get(name, ())):
             flags += [word] if given or not rest else [word, rest.pop(0)]
+        elif word.startswith("-") and name not in _FLAGS:
+            raise ConfigError(
+                f"unknown option {name}{nearest(name, (*_FLAGS, *_OURS))}; --help shows what there is"
+            )
         else:
             (flags if word.startswith("-") else overrides).append(word)
     shown = next((flag for flag in flags if flag.partition("=")[0] in _SHOWING), None)
     if shown and is_multirun(flags):
         raise ConfigError(f"{shown} shows one run, --multirun starts several; leave one of the two out")
-    return flags, [*([f"hydra.searchpath=[{','.join(folders)}]"] if folders else []), *overrides]
+    flags += [f"{_NAMING[0]}={_own_file(name, folders)}" for name in own]
+    # a file of the user's finds ours where its folder comes first
+    places = [*([f"pkg://{MODULE}"] if own else []), *(f"file://{folder}" for folder in folders)]
+    searched = [f"hydra.searchpath=[{','.join(map(quoted, places))}]"] if places else []
+    return flags, [*searched, *overrides]
 
 
 def is_multirun(flags: Collection[str]) -> bool:
@@ -84,11 +115,38 @@ def is_multirun(flags: Collection[str]) -> bool:
     return not {"-m", "--multirun"}.isdisjoint(flags)
 
 
-def _folder(name: str) -> str:
+def primary_file(flags: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the primary configuration and the other flags: ``train``, or the path without suffix of a file of the user's.
+
+    >>> primary_file(["-m", "--config-name=/home/me/mine"]), primary_file(["-m"])
+    (('/home/me/mine', ['-m']), ('train', ['-m']))
+    """
+    named = [flag.partition("=")[2] for flag in flags if flag.startswith(f"{_NAMING[0]}=")]
+    others = [flag for flag in flags if not flag.startswith(f"{_NAMING[0]}=")]
+    return (named or ["train"])[-1], others
+
+
+def _own_file(name: str, folders: Sequence[Path]) -> str:
+    """Find a primary configuration below the folders of ``--config-dir``."""
+    stem = name.removesuffix(".yaml")
+    for folder in folders:
+        if (folder / f"{stem}.yaml").is_file():
+            return str(folder / stem)
+    raise ConfigError(
+        f"--config-name={name}: no {stem}.yaml in {', '.join(map(str, folders)) or 'any folder'}; name its folder with --config-dir, "
+        "and put train among its defaults"
+    )
+
+
+def _next(rest: list[str]) -> str:
+    return rest.pop(0) if rest else ""
+
+
+def _folder(name: str) -> Path:
     folder = Path(name).resolve()
     if not name or not folder.is_dir():
         raise ConfigError(f"--config-dir must name a folder, got {name!r}")
-    return quoted(f"file://{folder}")
+    return folder
 
 
 def rewrite(overrides: Iterable[str], groups: Collection[str], *, bound: Collection[str] = ()) -> list[str]:

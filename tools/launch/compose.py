@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.arguments import REQUIRED, escaped, nearest, rewrite, split_override
+from drmas_pl.tools.launch.arguments import MODULE, REQUIRED, escaped, nearest, rewrite, split_override
 from drmas_pl.tools.launch.keys import check_keys, replaced_keys
 from drmas_pl.tools.launch.literal import literal_values
+from drmas_pl.tools.launch.sweeps import check_sweeper, chosen_options, sweep_values
 
-MODULE = "drmas_pl.conf"
+# The shipped primary configurations, whose keys are known.
+PRIMARY = ("train", "evaluate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Choices:
             name.removeprefix("file://")
             for word in searchpath
             for name in cast(list[str], OverridesParser.create().parse_override(word).value())
+            if name.startswith("file://")
         ]
         groups: dict[str, set[str]] = {}
         for file in (
@@ -62,7 +66,7 @@ def compose_run(
 
     Args:
         overrides: Overrides as typed, without Hydra's flags.
-        config_name: Primary configuration.
+        config_name: Primary configuration: the name of a shipped one, or the path of a file of the user's without its suffix.
         multirun: Whether settings may have several values; the configuration is then that of the first ones.
 
     Returns:
@@ -74,22 +78,23 @@ def compose_run(
     searchpath = [word for word in overrides if word.startswith("hydra.searchpath")]
     choices = Choices.read(searchpath)
     overrides = literal_values(named_models(overrides, choices, multirun=multirun), multirun=multirun)
-    parts = [split_override(word) for word in overrides if word not in searchpath]
-    chosen = {key: value or "" for prefix, key, value in parts if prefix != "~" and key in choices.groups}
+    chosen = chosen_options([word for word in overrides if word not in searchpath], choices.groups)
     check_choices(chosen, choices)
     bound = _bound_by_experiment(chosen.get("experiment", ""), searchpath, config_name)
     _require({*chosen, *bound}, choices)
     words = rewrite(overrides, choices.groups, bound=bound)
-    single = first_values(words, multirun=multirun)
+    single = first_values(words, multirun=multirun, groups=choices.groups)
     dropped = _dropped(single, config_name)
     # Hydra finds nothing to remove where a value is null, hence a value first
     removals = [word for path in dropped for word in (f"++{path}=0", f"~{path}")]
     words = [*removals, *words]
     config = _compose([*removals, *single], config_name)
     selected = _selected(config, choices)
+    check_sweeper(words if multirun else (), config.hydra.sweeper._target_)
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    reference = _plain(_compose([*searchpath, *selected], config_name, hydra=False))
+    known_file = config_name if config_name in PRIMARY else PRIMARY[0]
+    reference = _plain(_compose([*searchpath, *selected], known_file, hydra=False))
     for path in dropped:
         remove(reference, path)
     check_keys(_plain(config), reference)
@@ -221,10 +226,14 @@ def missing_choice(choices: Choices, names: Iterable[str]) -> str:
 
 
 def _bound_by_experiment(experiment: str, searchpath: Sequence[str], config_name: str) -> list[str]:
-    """Return the required groups that an experiment chooses; a choice on the command line replaces them instead of adding one."""
-    if experiment in ("", "null"):
+    """Return the required groups that an experiment or a primary file of the user's chooses.
+
+    A choice on the command line replaces them instead of adding one.
+    """
+    if experiment in ("", "null") and config_name in PRIMARY:
         return []
-    config = _compose([*searchpath, f"experiment={experiment.split(',')[0]}"], config_name, hydra=False)
+    chosen = [] if experiment == "" else [f"experiment={experiment.split(',')[0]}"]
+    config = _compose([*searchpath, *chosen], config_name, hydra=False)
     return [name for name in REQUIRED if name in config]
 
 
@@ -266,13 +275,26 @@ def _selected(config: DictConfig, choices: Choices) -> list[str]:
 def _compose(overrides: Sequence[str], config_name: str, *, hydra: bool = True) -> DictConfig:
     """Compose, with Hydra's own section if wanted."""
     try:
-        with initialize_config_module(MODULE, version_base="1.3"):
-            return compose(config_name, overrides=list(overrides), return_hydra_config=hydra)
+        with _initialised(config_name):
+            name = Path(config_name).name if Path(config_name).is_absolute() else config_name
+            return compose(name, overrides=list(overrides), return_hydra_config=hydra)
     except (HydraException, OmegaConfBaseException, ConfigCompositionException) as error:
-        raise ConfigError(first_line(error)) from error
+        lost = re.search(r"Could not find 'hydra/(sweeper|launcher)/(\w+)'", str(error))
+        plugin = f"; it comes with a plugin: pip install hydra-{lost[2]}-{lost[1]}" if lost else ""
+        raise ConfigError(f"{first_line(error)}{plugin}") from error
 
 
-def first_values(words: Sequence[str], *, multirun: bool) -> list[str]:
+def _initialised(config_name: str) -> initialize_config_module | initialize_config_dir:
+    """Let Hydra look for a file of the user's in its own folder, and for everything else among ours."""
+    file = Path(config_name)
+    if file.is_absolute():
+        return initialize_config_dir(str(file.parent), version_base="1.3")
+    return initialize_config_module(MODULE, version_base="1.3")
+
+
+def first_values(
+    words: Sequence[str], *, multirun: bool, groups: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[str]:
     """Replace a sweep by its first value, since every run of a sweep has the same keys.
 
     Raises:
@@ -281,22 +303,18 @@ def first_values(words: Sequence[str], *, multirun: bool) -> list[str]:
     >>> first_values(["++seed=3,4"], multirun=True)
     ['++seed=3']
     """
-    parser = OverridesParser.create()
     out = []
     for word in words:
-        try:
-            override = parser.parse_override(word)
-        except HydraException as error:
-            raise ConfigError(f"cannot read {word.lstrip('+')!r}: {first_line(error)}") from error
-        if override.is_sweep_override():
-            prefix, key, _ = split_override(word)
-            if not multirun:
-                raise ConfigError(
-                    f"{key} has several values; add --multirun for one run each, or write {key}=[…] for a list"
-                )
-            out.append(f"{prefix}{key}={next(iter(override.sweep_string_iterator()))}")
-        else:
+        prefix, key, _ = split_override(word)
+        values = sweep_values(word, groups.get(key, ()))
+        if values is None:
             out.append(word)
+        elif multirun:
+            out.append(f"{prefix}{key}={values[0]}")
+        else:
+            raise ConfigError(
+                f"{key} has several values; add --multirun for one run each, or write {key}=[…] for a list"
+            )
     return out
 
 

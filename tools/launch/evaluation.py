@@ -41,7 +41,7 @@ from drmas_pl.workers.build_critics import CRITIC
 CONFIG = "config.yaml"
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
-    r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir)(\..*)?"
+    r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir|sweep_metric)(\..*)?"
     r"|data\.train|rollout\.(samples|max_draws|align_turns|staleness|retries)"
     r"|trainer\.(?!(accelerator|devices|strategy|precision|record_prompts)$).*"
 )

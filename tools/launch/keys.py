@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-from drmas_pl.agent import Agent
-from drmas_pl.env import TextEnv
 from drmas_pl.errors import ConfigError
-from drmas_pl.objective import PolicyObjective
-from drmas_pl.optim import OptimizerSettings
-from drmas_pl.team import Team
 from drmas_pl.tools.launch.arguments import nearest_name
 from drmas_pl.tools.launch.construct import import_target
-from drmas_pl.tools.launch.roles import ModelSettings
-from drmas_pl.types import SamplingParams
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.tools.launch.signatures import Signature, inspect_signature, signature
 
+# by name, since most of these classes come with torch
 ROLE_SETTINGS = {
-    "model": ModelSettings,
-    "sampling": SamplingParams,
-    "objective": PolicyObjective,
-    "optimizer": OptimizerSettings,
-    "update": UpdateSettings,
+    "model": "drmas_pl.tools.launch.roles.ModelSettings",
+    "sampling": "drmas_pl.types.SamplingParams",
+    "objective": "drmas_pl.objective.PolicyObjective",
+    "optimizer": "drmas_pl.optim.OptimizerSettings",
+    "update": "drmas_pl.workers.update.UpdateSettings",
 }
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")
@@ -49,9 +42,14 @@ def check_keys(
     Raises:
         ConfigError: A key is unknown; the message names it and the nearest known one.
     """
-    known = set(_paths(reference)) | set(_known(config))
+    known = set(_paths(reference))
+    # most configurations have no other keys, and their classes need no look
+    others = [path for path in _paths(config) if path not in known]
+    if not others:
+        return
+    known |= set(_known(config))
     open_nodes = (*(f"{name}." for name in by_name if name in known), *_open(config))
-    for path in _paths(config):
+    for path in others:
         if path not in known and not path.startswith(open_nodes):
             raise ConfigError(f"unknown setting {path!r}{_suggestion(path, known)}")
 
@@ -76,15 +74,15 @@ def replaced_keys(config: Mapping[str, Any], place: str, target: str) -> list[st
     old, new = import_target(before, place), import_target(target, place)
     kept = {*TARGET_KEYS, *_kept(place)}
     if inspect.isclass(old) and inspect.isclass(new) and issubclass(new, old):
-        open_ended = any(item.kind is item.VAR_KEYWORD for item in _signature(new).values())
-        kept |= set(node if open_ended else _parameters(new))
+        taken = inspect_signature(new)
+        kept |= set(node if taken.takes_any else taken.names)
     return [f"{place}.{name}" for name in node if name not in kept]
 
 
 def _kept(place: str) -> Sequence[str]:
     """Return the settings of a place that are nobody's arguments, or everybody's."""
     if place.startswith("agents.roles."):
-        return (*ROLE_KEYS, *_parameters(Agent))
+        return (*ROLE_KEYS, *signature("drmas_pl.agent.Agent", place).names)
     return {"env": ("name",), "agents": ("name", "roles")}.get(place, ())
 
 
@@ -120,11 +118,8 @@ def _paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _known(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paths that settings classes and constructors know."""
-    for prefix, node in _nodes(config):
-        target = node.get("_target_")
-        if isinstance(target, str) and target != "???":
-            parameters = _parameters(import_target(target, prefix.rstrip(".") or "config"))
-            yield from (f"{prefix}{name}" for name in (*TARGET_KEYS, *parameters))
+    for prefix, _, taken in _targets(config):
+        yield from (f"{prefix}{name}" for name in (*TARGET_KEYS, *taken.names))
     if "engine" in config:
         yield "engine.groups"
     yield from (f"logger.{name}" for name, node in (config.get("logger") or {}).items() if "_target_" in node)
@@ -133,21 +128,26 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
         yield prefix
         yield from (f"{prefix}.{name}" for name in ROLE_KEYS)
         for section, kind in ROLE_SETTINGS.items():
-            yield from (f"{prefix}.{section}.{item.name}" for item in fields(kind))
+            yield from (f"{prefix}.{section}.{name}" for name in signature(kind, prefix).names)
 
 
 def _open(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield prefixes below which anything goes: targets with ``**kwargs``, and mappings that are one argument's value."""
+    for prefix, node, taken in _targets(config):
+        if taken.takes_any:
+            yield prefix
+        for name, value in node.items():
+            free = isinstance(value, Mapping) and "_target_" not in value
+            if free and name in taken.names and name not in ROLE_SETTINGS:
+                yield f"{prefix}{name}."
+
+
+def _targets(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Signature]]:
+    """Yield prefix, node and signature of every object."""
     for prefix, node in _nodes(config):
         target = node.get("_target_")
         if isinstance(target, str) and target != "???":
-            thing = import_target(target, prefix.rstrip(".") or "config")
-            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in _signature(thing).values()):
-                yield prefix
-            for name, value in node.items():
-                free = isinstance(value, Mapping) and "_target_" not in value
-                if free and name in _parameters(thing) and name not in ROLE_SETTINGS:
-                    yield f"{prefix}{name}."
+            yield prefix, node, signature(target, prefix.rstrip(".") or "config")
 
 
 def _nodes(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -155,26 +155,3 @@ def _nodes(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Map
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _nodes(value, f"{prefix}{key}.")
-
-
-def _parameters(thing: Any) -> list[str]:
-    """Return the names of the arguments."""
-    return [
-        name for name, parameter in _signature(thing).items() if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-
-
-def _signature(thing: Any) -> dict[str, inspect.Parameter]:
-    """Return call parameters; ``**kwargs`` of a constructor of ours passes them to its base, whose parameters count too.
-
-    Of some built-in classes nothing is known, so that anything goes.
-    """
-    try:
-        parameters = dict(inspect.signature(thing).parameters)
-    except ValueError:
-        parameters = {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
-    if not (inspect.isclass(thing) and issubclass(thing, (Agent, Team, TextEnv)) and "kwargs" in parameters):
-        return parameters
-    del parameters["kwargs"]
-    base = thing.__mro__[[("__init__" in vars(kind)) for kind in thing.__mro__].index(True) + 1]
-    return {**_signature(base), **parameters}

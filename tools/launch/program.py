@@ -7,8 +7,12 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 
+from drmas_pl import __version__
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
 USER_ERROR = 2
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -20,9 +24,21 @@ def run_program(usage: str, action: Callable[[list[str]], int], argv: Sequence[s
     if "--help" in words or "-h" in words:
         print(usage, end="")
         return 0
+    if "--version" in words:
+        print(versions())
+        return 0
     configure_logging()
     with importable_working_directory():
         return guarded(lambda: action(words))
+
+
+def versions() -> str:
+    """Return this package's version and those of the packages that decide most, without importing them."""
+    found = []
+    for name in ("torch", "lightning", "transformers", "hydra-core"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return f"drmas_pl {__version__} ({', '.join(found)})"
 
 
 def guarded(action: Callable[[], int]) -> int:
@@ -38,7 +54,7 @@ def guarded(action: Callable[[], int]) -> int:
     try:
         return action()
     except (DrMasError, OSError) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if os.environ.get(FULL_ERROR) == "1":
             raise
         return fail(str(error), USER_ERROR if isinstance(error, ConfigError) else RUN_ERROR)
     except KeyboardInterrupt:
@@ -57,10 +73,18 @@ def importable_working_directory() -> Iterator[None]:
 
 
 @contextmanager
-def kept_environment() -> Iterator[None]:
-    """Undo what the block does to environment variables: those that loggers set would be settings of the next run of a sweep."""
+def kept_environment(**changes: str | None) -> Iterator[None]:
+    """Undo what the block does to environment variables: those that loggers set would be settings of the next run of a sweep.
+
+    Args:
+        **changes: Variables to set for the block; None removes one.
+    """
     before = dict(os.environ)
     try:
+        for name, value in changes.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
         yield
     finally:
         for name in os.environ.keys() - before.keys():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.arguments import nearest, rewrite, separate, split_override
+from drmas_pl.tools.launch.arguments import nearest, primary_file, rewrite, separate, split_override
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,25 @@ def test_flags_are_told_from_overrides(tmp_path: Path) -> None:
     [
         (["--config-dir", "nowhere"], "--config-dir must name a folder, got 'nowhere'"),
         (["--config-dir"], "--config-dir must name a folder"),
-        (["--config-name", "x"], "--config-name cannot be used here"),
+        (["--config-name", "x"], "no x.yaml in any folder; name its folder with --config-dir"),
+        (["--config-path=x"], "--config-path cannot be used here; put files of your own below --config-dir"),
+        (["--mutlirun", "seed=1,2"], r"unknown option --mutlirun; did you mean '--multirun'\?; --help shows"),
+        (["--hepl"], r"unknown option --hepl; did you mean '--help'\?"),
         (["-m", "--cfg", "job"], "--cfg shows one run, --multirun starts several"),
     ],
 )
 def test_flags_that_cannot_work_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         separate(words)
+
+
+def test_a_primary_file_of_ones_own_is_found_below_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    places = f"['pkg://drmas_pl.conf','file://{tmp_path}']"
+    for words in (["--config-name", "mine"], ["-cn=mine"], ["--config-name=mine.yaml"]):
+        flags, overrides = separate(["--config-dir", str(tmp_path), *words, "-m"])
+        assert overrides == [f"hydra.searchpath={places}"]
+        assert primary_file(flags) == (str(tmp_path / "mine"), ["-m"])
 
 
 def test_nothing_near_is_nothing_said() -> None:

@@ -228,6 +228,48 @@ def test_a_sweep_stands_for_its_first_value() -> None:
         compose_run([*WORLD, "advantage=dr_mas,gpro"], multirun=True)
 
 
+def test_what_a_sweep_may_be_is_read_by_hydras_grammar() -> None:
+    config, words = compose_run([*WORLD, "advantage=glob(g*,exclude=ga*)", "seed=range(4,6)"], multirun=True)
+    assert config.seed == 4
+    assert dict(config.advantage) == compose_file("advantage", "gigpo")
+    assert words[2:] == ["advantage=glob(g*,exclude=ga*)", "++seed=range(4,6)"]
+    with pytest.raises(ConfigError, match=r"advantage=glob\(x\*\) matches no file; there are "):
+        compose_run([*WORLD, "advantage=glob(x*)"], multirun=True)
+    with pytest.raises(ConfigError, match="advantage has no option 'gpro'"):
+        compose_run([*WORLD, "advantage=choice(gpro,grpo)"], multirun=True)
+    with pytest.raises(
+        ConfigError, match=r"optimizer.lr=interval\(0,1\) is a range, .* hydra/sweeper=optuna"
+    ):
+        compose_run([*WORLD, "optimizer.lr=interval(0,1)"], multirun=True)
+    with pytest.raises(ConfigError, match=r"optimizer\.lr has several values; add --multirun"):
+        compose_run([*WORLD, "optimizer.lr=interval(0,1)"])
+
+
+def test_a_plugin_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="it comes with a plugin: pip install hydra-no_such-sweeper"):
+        compose_run([*WORLD, "hydra/sweeper=no_such"], multirun=True)
+
+
+def test_a_primary_file_of_ones_own_starts_from_ours(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults:\n  - train\n  - env: search\n  - agents: hierarchy\n  - _self_\nseed: 7\n")
+    _, words = separate([f"--config-dir={tmp_path}", "--config-name=mine", "rollout.samples=3"])
+    config, _ = compose_run(words, config_name=str(tmp_path / "mine"))
+    assert (config.seed, config.rollout.samples, config.env.name, config.agents.name) == (
+        7,
+        3,
+        "search",
+        "hierarchy",
+    )
+    config, words = compose_run([*words, "env=math", "agents=loop"], config_name=str(tmp_path / "mine"))
+    assert (config.seed, config.env.name, words[-2:]) == (7, "math", ["env=math", "agents=loop"])
+    mine.write_text(f"{mine.read_text()}rollout:\n  sampels: 3\n")
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"
+    ):
+        compose_run(words[:1], config_name=str(tmp_path / "mine"))
+
+
 def test_run_folders_are_named_for_what_is_run() -> None:
     config, _ = compose_run(WORLD)
     assert complete(config).output_dir.startswith("outputs/search-hierarchy/20")
