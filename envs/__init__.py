@@ -7,6 +7,7 @@ for _id, _entry_point in (
     ("drmas/Search-v0", "drmas_pl.envs.search:embedded_search"),
     ("drmas/Math-v0", "drmas_pl.envs.math:MathEnv"),
     ("drmas/Code-v0", "drmas_pl.envs.code:CodeEnv"),
+    ("drmas/MathTool-v0", "drmas_pl.envs.math_tool:MathToolEnv"),
     ("drmas/ReasoningGym-v0", "drmas_pl.envs.reasoning_gym:ReasoningGymEnv"),
 ):
     gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)

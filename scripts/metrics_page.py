@@ -9,6 +9,7 @@ from pathlib import Path
 from drmas_pl.agents.coder_tester import CoderTesterTeam
 from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.agents.loop import LoopTeam
+from drmas_pl.agents.reasoner_tool import ReasonerToolTeam
 from drmas_pl.agents.single import SingleTeam
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
@@ -25,6 +26,7 @@ DECLARING = (
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,
+    ReasonerToolTeam,
     SingleTeam,
 )
 INTRODUCTION = """# Metrics

@@ -21,6 +21,7 @@ PLAYED = [
     ("math", "single"),
     ("reasoning_gym", "single"),
     ("code", "coder_tester"),
+    ("math_tool", "reasoner_tool"),
 ]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (

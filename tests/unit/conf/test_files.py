@@ -36,7 +36,12 @@ SECTIONS = {
     "optimizer": OptimizerSettings,
     "update": UpdateSettings,
 }
-PLAYABLE = {"math": ("loop", "single"), "search": ("hierarchy", "single_search"), "code": ("coder_tester",)}
+PLAYABLE = {
+    "math": ("loop", "single"),
+    "search": ("hierarchy", "single_search"),
+    "code": ("coder_tester",),
+    "math_tool": ("reasoner_tool",),
+}
 # What a file leaves to the user.
 ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
@@ -68,6 +73,8 @@ def partner(group: str, option: str) -> list[str]:
         chosen = {"env": "search", "agents": "hierarchy"}
     if (group, option) in (("env", "code"), ("agents", "coder_tester")):
         chosen = {"env": "code", "agents": "coder_tester"}
+    if (group, option) in (("env", "math_tool"), ("agents", "reasoner_tool")):
+        chosen = {"env": "math_tool", "agents": "reasoner_tool"}
     return [
         f"+{name}={value}" for name, value in {**chosen, group: option}.items() if name in ("env", "agents")
     ]

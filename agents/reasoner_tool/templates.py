@@ -1,0 +1,58 @@
+r"""Prompts of reasoner and programmer.
+
+``full`` is meant for instruction-tuned models and goes through their chat template; ``compact`` is a raw transcript for small models.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drmas_pl.prompts import Template
+
+_RECORDS: Final = {
+    "solution": "[Solution {number} by the reasoner]\n{text}",
+    "program": "[Program {number} by the programmer]\n```python\n{text}\n```",
+    "result": "[What program {number} came to]\n{text}",
+}
+_NOTHING_YET: Final = "(nothing yet)"
+_ROUNDS: Final = (
+    "Problem:\n{question}\n\nRounds so far, in which the two of you did not agree:\n{history}\n\n"
+)
+
+REASONER: Final = Template(
+    system="You are the reasoner in a team of two. You work out mathematical problems by hand; a programmer does so with programs.",
+    user=(
+        _ROUNDS
+        + "Reason step by step. If there are earlier rounds, find out whose mistake it was. State your complete solution and finish with"
+        " the final answer in \\boxed{}."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+PROGRAMMER: Final = Template(
+    system="You are the programmer in a team of two. You work out mathematical problems with Python; a reasoner does so by hand.",
+    user=(
+        _ROUNDS
+        + "Write a program that works the answer out, with nothing but Python's standard library and in a few seconds. If there are"
+        " earlier rounds, find out whose mistake it was. The last line that the program prints is taken for the answer, so print the"
+        " answer alone, exact where it can be. Finish with the whole program in one block that starts with ```python and ends with ```."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+_COMPACT_RECORDS: Final = {
+    "solution": "solve: {text}\n",
+    "program": "code: {text}\n",
+    "result": "result: {text}\n",
+}
+
+COMPACT_REASONER: Final = Template(
+    user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False
+)
+COMPACT_PROGRAMMER: Final = Template(
+    user="{question}\n{history}code: ", records=_COMPACT_RECORDS, separator="", chat=False
+)
