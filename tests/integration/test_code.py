@@ -10,6 +10,7 @@ import pytest
 from drmas_pl.agents.coder_tester.grammars import ProgramGrammar
 from drmas_pl.parsing import Parsed
 from drmas_pl.tools.train import main
+from tests.helpers.launching import configure
 
 
 def test_coder_and_tester_train_from_the_command_line(
@@ -38,3 +39,11 @@ def test_coder_and_tester_train_from_the_command_line(
     assert logged["train/success"] == 0.0
     assert logged["train/rounds"] == 2.0
     assert logged["train/pass_rate"] == 0.0
+
+
+@pytest.mark.parametrize(("env", "agents"), [("code", "coder_tester"), ("math_tool", "reasoner_tool")])
+def test_programs_of_several_trajectories_run_side_by_side(env: str, agents: str) -> None:
+    words = [f"+env={env}", f"+agents={agents}"]
+    assert configure(*words)["rollout"]["env_workers"] == 8
+    assert configure(*words, "rollout.env_workers=0")["rollout"]["env_workers"] == 0
+    assert configure("+env=math", "+agents=loop")["rollout"]["env_workers"] == 0
