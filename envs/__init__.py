@@ -9,5 +9,6 @@ for _id, _entry_point in (
     ("drmas/Code-v0", "drmas_pl.envs.code:CodeEnv"),
     ("drmas/MathTool-v0", "drmas_pl.envs.math_tool:MathToolEnv"),
     ("drmas/ReasoningGym-v0", "drmas_pl.envs.reasoning_gym:ReasoningGymEnv"),
+    ("drmas/PlanPath-v0", "drmas_pl.envs.plan_path:PlanPathEnv"),
 ):
     gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)

@@ -13,6 +13,7 @@ from drmas_pl.agents.reasoner_tool import ReasonerToolTeam
 from drmas_pl.agents.single import SingleTeam
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
+from drmas_pl.envs.plan_path import PlanPathEnv
 from drmas_pl.envs.reasoning_gym import ReasoningGymEnv
 from drmas_pl.envs.search import SearchEnv
 from drmas_pl.trainer.metric_registry import SECTIONS, Metric, declared_metric
@@ -23,6 +24,7 @@ DECLARING = (
     MathEnv,
     ReasoningGymEnv,
     CodeEnv,
+    PlanPathEnv,
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,

@@ -9,10 +9,16 @@ from drmas_pl.prompts import Template
 _RECORDS: Final = {"action": "{text}", "information": "{text}"}
 
 SOLUTION: Final = Template(
-    user="Problem:\n{question}\n\nReason step by step, check your result, and finish with the final answer in \\boxed{}.",
+    user=(
+        "Problem:\n{question}\n\n{history}Reason step by step, check your result, and finish with the final answer in \\boxed{}."
+    ),
+    records={"information": "After your answer number {number}:\n{text}\n\n"},
+    separator="",
 )
 
-COMPACT_SOLUTION: Final = Template(user="{question}\nsolve: ", chat=False)
+COMPACT_SOLUTION: Final = Template(
+    user="{question}\n{history}solve: ", records={"information": "{text}\n"}, separator="", chat=False
+)
 
 SEARCH: Final = Template(
     user=(

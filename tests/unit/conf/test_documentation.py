@@ -22,6 +22,7 @@ PLAYED = [
     ("reasoning_gym", "single"),
     ("code", "coder_tester"),
     ("math_tool", "reasoner_tool"),
+    ("plan_path", "single"),
 ]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (

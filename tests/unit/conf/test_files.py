@@ -41,6 +41,7 @@ PLAYABLE = {
     "search": ("hierarchy", "single_search"),
     "code": ("coder_tester",),
     "math_tool": ("reasoner_tool",),
+    "plan_path": ("single",),
 }
 # What a file leaves to the user.
 ASKED = {

@@ -1,0 +1,44 @@
+"""Steps on a grid: the four directions, and how a list of them is read.
+
+Legend: a cell is (row, column), both from 0, row 0 on top.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+Cell = tuple[int, int]
+STEPS: Final[dict[str, Cell]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+_MOVES: Final = re.compile(r"\[?\s*([UDLR](?:\s*,?\s*[UDLR])*)\s*\]?")
+
+
+def read_moves(text: str) -> tuple[str, ...] | None:
+    """Read a list of moves; None for anything else, however close it comes.
+
+    >>> read_moves("U, U,R"), read_moves("[U D]"), read_moves("UDDR")
+    (('U', 'U', 'R'), ('U', 'D'), ('U', 'D', 'D', 'R'))
+    >>> read_moves("u"), read_moves("go up"), read_moves("")
+    (None, None, None)
+    """
+    match = _MOVES.fullmatch(text.strip())
+    return None if match is None else tuple(letter for letter in match[1] if letter in STEPS)
+
+
+def shifted(cell: Cell, move: str, times: int = 1) -> Cell:
+    """Return the cell that lies ``times`` steps in the direction of ``move``.
+
+    >>> shifted((2, 2), "U"), shifted((2, 2), "L", -1)
+    ((1, 2), (2, 3))
+    """
+    row, column = STEPS[move]
+    return cell[0] + times * row, cell[1] + times * column
+
+
+def manhattan(left: Cell, right: Cell) -> int:
+    """Return the number of steps between two cells of an empty grid.
+
+    >>> manhattan((0, 0), (2, 3))
+    5
+    """
+    return abs(left[0] - right[0]) + abs(left[1] - right[1])

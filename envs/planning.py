@@ -1,0 +1,226 @@
+"""What planning environments share: turns of literal moves, a potential that shapes the reward, limits, pictures.
+
+Place in the data flow: a team passes one action text per turn; the subclass reads and plays it on a frozen state, and this class turns
+the change into reward, end and metrics.
+
+Legend: Φ potential of a state; s, s′ the state before and after an action.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from drmas_pl.boxes import last_box
+from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.pictures import Image
+from drmas_pl.types import MetricInfo, Task
+
+State = TypeVar("State")
+METRICS = {
+    "moves": MetricInfo(
+        "number of moves that were tried; an action that was not executed counts as one",
+        "Length of the plan.",
+        "falls towards what the puzzles need",
+    ),
+    "illegal_actions": MetricInfo(
+        "number of actions that could not be read or were stopped at a move against the rules",
+        "Turns lost to form and rules.",
+        "towards 0",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Played(Generic[State]):
+    """What one action led to.
+
+    Attributes:
+        state: The state afterwards.
+        moves: Moves that were tried, at least 1.
+        note: What to tell the team, one sentence.
+        legal: Whether the whole action was executed.
+    """
+
+    state: State
+    moves: int
+    note: str
+    legal: bool
+
+
+class PlanningEnv(TextEnv, Generic[State]):
+    r"""A puzzle that is solved by moves over several turns.
+
+    An action is the text of the moves, or a text with the moves in ``\boxed{…}``. Each action earns ``shaping`` · (Φ(s′) − Φ(s)) minus
+    ``step_cost`` per move, so that moves which take each other back earn nothing; solving earns 1 more. Going past a limit truncates the
+    episode, which is never a success.
+
+    Args:
+        tasks: Puzzles to draw from when ``reset`` is given none.
+        max_turns: Largest number of actions.
+        max_moves: Largest number of moves in one episode.
+        step_cost: Price of a move, at least 0.
+        shaping: Weight of the potential's change, at least 0; the spread of the whole potential is about 1.
+        show_rules: Whether the first observation explains the rules; later ones show the board alone.
+        render_mode: ``ansi`` renders the board as text, ``rgb_array`` as an image, None not at all.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    References:
+        Ng, Harada and Russell, 1999, "Policy invariance under reward transformations", with γ = 1.
+    """
+
+    metadata: dict[str, Any] = {
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 2,
+        "autoreset_mode": None,
+    }
+    metric_info: ClassVar[Mapping[str, MetricInfo]] = METRICS
+    rules: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        max_turns: int,
+        max_moves: int,
+        step_cost: float,
+        shaping: float,
+        show_rules: bool,
+        render_mode: str | None,
+    ) -> None:
+        super().__init__(tasks)
+        for name, value, least in (
+            ("max_turns", max_turns, 1),
+            ("max_moves", max_moves, 1),
+            ("step_cost", step_cost, 0),
+            ("shaping", shaping, 0),
+        ):
+            if not value >= least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
+        self.max_turns, self.max_moves = max_turns, max_moves
+        self.step_cost, self.shaping = step_cost, shaping
+        self.show_rules, self.render_mode = show_rules, render_mode
+        self.turns = self.moves = self.illegal_actions = 0
+        self.state: State
+
+    @abstractmethod
+    def load(self, task: Task) -> State:
+        """Return the first state of a puzzle; ValueError for a task that holds none."""
+
+    @abstractmethod
+    def play(self, action: str, moves_left: int) -> Played[State]:
+        """Read and execute an action on the current state, without changing it."""
+
+    @abstractmethod
+    def potential(self, state: State) -> float:
+        """Return Φ, which grows towards the solution."""
+
+    @abstractmethod
+    def solved(self, state: State) -> bool:
+        """Tell whether the puzzle is solved."""
+
+    @abstractmethod
+    def board(self, state: State) -> str:
+        """Return the board as text."""
+
+    @abstractmethod
+    def picture(self, state: State) -> Image:
+        """Return the board as an image."""
+
+    def lost(self, state: State) -> bool:
+        """Tell whether nothing can be gained any more; the episode then terminates without success."""
+        return False
+
+    def bonus(self, state: State) -> float:
+        """Return what a solution earns besides 1; ``self.moves`` counts those that it took."""
+        return 0.0
+
+    def outcome_metrics(self, state: State) -> dict[str, float]:
+        """Return further metrics of the state after an action."""
+        return {}
+
+    def begin(self, task: Task) -> str:
+        """Show rules and board."""
+        self.turns = self.moves = self.illegal_actions = 0
+        self.state = self.load(task)
+        board = self.board(self.state)
+        return f"{self.rules}\n\n{board}" if self.show_rules else board
+
+    def act(self, action: str) -> StepResult:
+        """Play one action."""
+        before = self.state
+        played = self.play(read_action(action), self.max_moves - self.moves)
+        self.state = played.state
+        self.turns += 1
+        self.moves += played.moves
+        self.illegal_actions += not played.legal
+        solved = self.solved(played.state)
+        lost = not solved and self.lost(played.state)
+        progress = self.potential(played.state) - self.potential(before)
+        reward = self.shaping * progress - self.step_cost * played.moves
+        if solved:
+            reward += 1.0 + self.bonus(played.state)
+        spent = self.turns >= self.max_turns or self.moves >= self.max_moves
+        note = "Solved." if solved else played.note
+        return StepResult(
+            f"{note}\n{self.board(played.state)}",
+            reward=reward,
+            terminated=solved or lost,
+            truncated=spent and not (solved or lost),
+            success=solved,
+            metrics={
+                "moves": float(self.moves),
+                "illegal_actions": float(self.illegal_actions),
+                **self.outcome_metrics(played.state),
+            },
+        )
+
+    def preview(self, action: str) -> StepResult:
+        """Tell what an action would lead to, without playing it."""
+        return self.clone().act(action)
+
+    def render(self) -> Any:
+        """Return the board in the way of ``render_mode``.
+
+        Raises:
+            RuntimeError: No episode was started.
+        """
+        if self.render_mode is None:
+            return None
+        if self.task is None:
+            raise RuntimeError(f"{type(self).__name__}.render called before reset; there is no board yet")
+        return self.board(self.state) if self.render_mode == "ansi" else self.picture(self.state)
+
+
+def read_action(text: str) -> str:
+    r"""Return the moves of an action: what stands in the last ``\boxed{…}``, else the whole text.
+
+    >>> read_action(r"First up, then right: \boxed{U R}"), read_action(" U R ")
+    ('U R', 'U R')
+    """
+    box = last_box(text)
+    return text.strip() if box is None else (box.content or "").strip()
+
+
+def read_lines(task: Task, parse: Callable[[Sequence[str]], State]) -> State:
+    """Read the puzzle of a task from the lines in ``metadata["board"]``.
+
+    Raises:
+        ValueError: There is none, or it is none of its kind.
+    """
+    lines = task.metadata.get("board")
+    if not isinstance(lines, (list, tuple)) or not all(isinstance(line, str) for line in lines):
+        raise ValueError(
+            f"task {task.id!r} needs metadata['board'], a list of lines, got {lines!r}; "
+            "make tasks for this environment with its make_tasks"
+        )
+    try:
+        return parse(lines)
+    except ValueError as error:
+        raise ValueError(f"task {task.id!r}: metadata['board'] {error}") from error
