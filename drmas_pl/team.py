@@ -8,11 +8,13 @@ A team is a Gymnasium wrapper around a :class:`~drmas_pl.env.TextEnv`, so one ro
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import gymnasium
 
@@ -25,6 +27,9 @@ from drmas_pl.validation import check_returned, to_metrics, to_number
 
 Self = TypeVar("Self", bound="Team")
 OnInvalid = Literal["end", "continue"]
+log = logging.getLogger(__name__)
+# a good deal more than any prompt holds, and less than a quarter of a second to encode
+MAX_OBSERVATION_CHARS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         env: The world; one that is no text environment is played as a :class:`~drmas_pl.gymnasium_env.GymnasiumTextEnv`.
         on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
             whatever :meth:`recover` says.
+        max_observation_chars: Length that questions and observations are cut to, with a note that says so, before anybody encodes them.
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = ()
@@ -65,11 +71,19 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     highlights: ClassVar[tuple[str, ...]] = ()
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {}
 
-    def __init__(self, env: gymnasium.Env[str, str], *, on_invalid: OnInvalid = "end") -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        *,
+        on_invalid: OnInvalid = "end",
+        max_observation_chars: int = MAX_OBSERVATION_CHARS,
+    ) -> None:
         super().__init__(as_text_env(env))  # type: ignore[arg-type]
         if on_invalid not in ("end", "continue"):
             raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
-        self.on_invalid = on_invalid
+        if max_observation_chars < 1:
+            raise ValueError(f"max_observation_chars must be at least 1, got {max_observation_chars}")
+        self.on_invalid, self.max_observation_chars = on_invalid, max_observation_chars
         self.history: list[Record] = []
         self.question = ""
         self.turn = 0
@@ -134,7 +148,8 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Start an episode; ``info["agent"]`` names the first speaker."""
-        self.question, info = self.env.reset(seed=seed, options=options)
+        question, info = self.env.reset(seed=seed, options=options)
+        self.question = self._bounded(question)
         self.history, self.turn, self._metrics = [], 0, {}
         self._queue = deque(self._speakers("begin", self.begin()))
         return self.question, {**info, "agent": self.agent_selection}
@@ -169,6 +184,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
             observation, reward, terminated, truncated, info = as_outcome(
                 f"{type(self.env).__name__}.step", *outcome
             )
+            observation = self._bounded(observation)
             self.turn += 1
             success = info["success"]
             self._metrics.update(info["metrics"])
@@ -205,6 +221,13 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
                 setattr(twin, name, copy.deepcopy(value))
         return twin
 
+    def _bounded(self, text: str) -> str:
+        limit = self.max_observation_chars
+        if len(text) <= limit:
+            return text
+        _say_cut(type(self.env.unwrapped).__name__, limit)
+        return f"{text[:limit]}\n[{len(text) - limit} more characters are left out]"
+
     def _decide(self, agent: str, parsed: Parsed) -> Move:
         name = type(self).__name__
         check_returned(
@@ -232,3 +255,14 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         if unknown:
             raise ContractError(f"{what} lets {unknown} speak; this team has {list(self.possible_agents)}")
         return tuple(names)
+
+
+@functools.cache
+def _say_cut(name: str, limit: int) -> None:
+    """Say once of an environment that its texts are cut."""
+    log.warning(
+        "%s returns texts of more than %d characters, of which the team sees the beginning; shorten them, or raise "
+        "agents.max_observation_chars",
+        name,
+        limit,
+    )

@@ -48,6 +48,7 @@ def evaluate(words: Sequence[str]) -> int:
     """Play one split, print the scores and write the record."""
     import json
 
+    from drmas_pl.atomic import write_atomically
     from drmas_pl.data.recorded import write_trajectories
     from drmas_pl.errors import ConfigError
     from drmas_pl.storage import writing
@@ -55,7 +56,6 @@ def evaluate(words: Sequence[str]) -> int:
     from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.evaluation import plan_evaluation
     from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
-    from drmas_pl.trainer.checkpoint import write_atomically
     from drmas_pl.trainer.recording import with_prompts
 
     flags, overrides = separate(words)

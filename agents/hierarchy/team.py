@@ -9,7 +9,7 @@ import gymnasium
 
 from drmas_pl.agents.hierarchy import grammars
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import MetricInfo, Record
 
 LastTurn = Literal["fail", "answer"]
@@ -27,6 +27,7 @@ class HierarchyTeam(Team):
         last_turn: What a *no* on the last turn leads to: ``fail`` ends the episode unanswered, ``answer`` has it answered anyway.
         on_missing_verdict: What an unusable verdict counts as under ``on_invalid='continue'``: ``reject`` is a *no*.
         on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` lets an unusable query or answer cost a turn.
+        max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         history_length: Number of latest records shown to each agent; None shows all.
 
     Raises:
@@ -54,9 +55,10 @@ class HierarchyTeam(Team):
         last_turn: LastTurn = "fail",
         on_missing_verdict: OnMissingVerdict = "reject",
         on_invalid: OnInvalid = "end",
+        max_observation_chars: int = MAX_OBSERVATION_CHARS,
         history_length: int | None = None,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid)
+        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
         if last_turn not in ("fail", "answer"):
             raise ValueError(f"last_turn must be 'fail' or 'answer', got {last_turn!r}")
         if on_missing_verdict not in ("reject", "approve"):

@@ -17,7 +17,7 @@ import gymnasium
 from drmas_pl.agents.loop.grammar import APPROVE, CritiqueGrammar
 from drmas_pl.parsing import BoxedGrammar, Parsed
 from drmas_pl.rewards.verdict import Verdict
-from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import MetricInfo, Record
 
 OnMissingVerdict = Literal["reject", "approve"]
@@ -73,6 +73,7 @@ class LoopTeam(Team):
         on_missing_verdict: What a review without any verdict counts as, whatever ``on_invalid`` says.
         on_invalid: ``end`` ends the episode without reward. ``continue`` spends a solver's round without a solution, and lets a
             verifier's turn count like a missing verdict.
+        max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         call_cost: Team reward given up per utterance, at least 0; it keeps the second round from becoming a habit.
         verdict_reward: Local reward of the verifier for a verdict that agrees with the judge, at least 0; needs a world with a ``judge``.
 
@@ -92,10 +93,11 @@ class LoopTeam(Team):
         max_rounds: int = 2,
         on_missing_verdict: OnMissingVerdict = "reject",
         on_invalid: OnInvalid = "end",
+        max_observation_chars: int = MAX_OBSERVATION_CHARS,
         call_cost: float = 0.0,
         verdict_reward: float = 0.0,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid)
+        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
         if max_rounds < 1:
             raise ValueError(f"max_rounds must be at least 1 solver turn, got {max_rounds}")
         if on_missing_verdict not in ("reject", "approve"):

@@ -12,7 +12,7 @@ import gymnasium
 
 from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
 from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
-from drmas_pl.team import Move, OnInvalid, Team
+from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Record
 
 Protocol = Literal["solution", "search", "text"]
@@ -31,6 +31,7 @@ class SingleTeam(Team):
         env: The world.
         protocol: What the agent may say: a ``solution`` with a ``\boxed{}`` answer, a ``search`` or ``answer`` action, or any ``text``.
         on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` spends an environment turn on it.
+        max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         history_length: Number of latest records shown; None shows all.
 
     Raises:
@@ -46,9 +47,10 @@ class SingleTeam(Team):
         *,
         protocol: Protocol = "solution",
         on_invalid: OnInvalid = "end",
+        max_observation_chars: int = MAX_OBSERVATION_CHARS,
         history_length: int | None = None,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid)
+        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
         if protocol not in GRAMMARS:
             raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
         if history_length is not None and history_length < 1:

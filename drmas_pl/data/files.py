@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from drmas_pl.atomic import replacing
 from drmas_pl.errors import DataError
 
 EMBEDDED: Final = "embedded:"
@@ -207,16 +208,9 @@ def write_json_lines(path: str | os.PathLike[str], rows: Iterable[dict[str, Any]
         path: Where to; missing folders are made.
         rows: JSON-like records.
     """
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as stream:
-            for row in rows:
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def _read_json_lines(file: Path) -> Iterator[SourceRow]:

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from drmas_pl.atomic import write_atomically
 from drmas_pl.errors import CheckpointError
 from drmas_pl.storage import writing
 from drmas_pl.trainer.drawing import Drawn, save_drawn
@@ -243,14 +244,3 @@ def load_callbacks(path: Path) -> dict[str, Any]:
 def _aside(target: Path) -> Path:
     """Where a checkpoint is kept while a new one takes its name."""
     return target.with_name(f".replaced-{target.name}")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small text file so that readers see the old or the new content, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".writing-{path.name}")
-    try:
-        partial.write_text(text)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

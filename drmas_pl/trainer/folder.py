@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drmas_pl.atomic import write_atomically
 from drmas_pl.storage import writing
-from drmas_pl.trainer.checkpoint import write_atomically
 from drmas_pl.trainer.plot import plot_run
 
 

@@ -17,6 +17,7 @@ from drmas_pl.types import MetricInfo, Task
 _LOG = logging.getLogger(__name__)
 _ACTION: Final = re.compile(r"\s*<(search|answer)>(.*?)</\1>\s*", re.DOTALL)
 _TAG: Final = re.compile(r"</?\s*(?:information|search|answer|verify|think)\s*>", re.IGNORECASE)
+_BRACKET: Final = re.compile("([<>])")
 METRICS: Final = {
     "searches": MetricInfo(
         "number of queries sent to the search engine",
@@ -73,10 +74,27 @@ def show_passages(passages: Iterable[Passage], limit: int) -> str:
     'Lyon: It is a city in France.\\nUntitled.'
     """
     lines = (f"{passage.title}: {passage.text}" if passage.title else passage.text for passage in passages)
-    text, dropped = "\n".join(" ".join(line.split()) for line in lines), 1
-    while dropped:  # what is left over may close up to a new tag, as in <ans<answer>wer>
-        text, dropped = _TAG.subn("", text)
-    return text[:limit].rstrip()
+    return _without_tags("\n".join(" ".join(line.split()) for line in lines)[:limit]).rstrip()
+
+
+def _without_tags(text: str) -> str:
+    """Drop tags of the protocol, those included that close up where another one is dropped, as in ``<ans<answer>wer>``.
+
+    Every character is looked at once: a ``>`` that stays is part of no tag, and no tag reaches over it.
+    """
+    kept: list[str] = []
+    opened: list[int] = []
+    for part in _BRACKET.split(text):
+        kept.append(part)
+        if part == "<":
+            opened.append(len(kept) - 1)
+        elif part == ">" and opened:
+            start = opened.pop()
+            if _TAG.fullmatch("".join(kept[start:])):
+                del kept[start:]
+            else:
+                opened.clear()
+    return "".join(kept)
 
 
 class SearchEnv(TextEnv):

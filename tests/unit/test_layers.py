@@ -24,6 +24,7 @@ LAYERS = (
         "boxes",
         "malloc",
         "trust",
+        "atomic",
         "embedded",
     ),
     (
@@ -73,6 +74,7 @@ TORCH_FREE = (
     "boxes",
     "malloc",
     "trust",
+    "atomic",
     "env",
     "gymnasium_env",
     "team",

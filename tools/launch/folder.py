@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 from lightning.pytorch.callbacks import Callback
 
+from drmas_pl.atomic import write_atomically
 from drmas_pl.errors import ConfigError
 from drmas_pl.storage import writing
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest, write_atomically
+from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
 from drmas_pl.trainer.folder import RunFolder
 
 

@@ -324,11 +324,7 @@ def test_nothing_that_a_file_names_is_imported_without_trust(
             "names subprocess.Popen as its objective, which is none",
         ),
         (
-            {
-                "settings": {
-                    "objective": {"_target_": "drmas_pl.trainer.checkpoint.write_atomically", "path": "{}"}
-                }
-            },
+            {"settings": {"objective": {"_target_": "drmas_pl.atomic.write_atomically", "path": "{}"}}},
             "write_atomically as its objective, which is none",
         ),
     ],

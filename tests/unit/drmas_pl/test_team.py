@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -235,3 +236,34 @@ def test_clones_of_wrapped_worlds_share_what_is_heavy() -> None:
     speak(twin, *ROUND)
     assert (team.world.tries, twin.world.tries) == (["wrong"], ["wrong", "wrong"])  # type: ignore[attr-defined]
     assert twin.world.library is team.world.library  # type: ignore[attr-defined]
+
+
+class Talkative(Exam):
+    """Says a great deal."""
+
+    def begin(self, task: Task) -> str:
+        super().begin(task)
+        return "q" * 50
+
+    def act(self, action: str) -> StepResult:
+        return replace(super().act(action), observation="o" * 30)
+
+
+def test_long_texts_are_cut_before_anybody_encodes_them(caplog: pytest.LogCaptureFixture) -> None:
+    team = Pair(Talkative(), max_observation_chars=20)
+    question, _ = team.reset(options={"task": TASK})
+    assert question == team.question == "q" * 20 + "\n[30 more characters are left out]"
+    for said in ("<answer>wrong</answer>", "<verify>yes</verify>", "<verify>yes</verify>"):
+        observation = team.step(said)[0]
+    assert observation == "o" * 20 + "\n[10 more characters are left out]"
+    assert team.history[-1].text == observation
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("Talkative returns texts of more than 20 characters")
+    assert "raise agents.max_observation_chars" in message
+    whole = Pair(Talkative(), max_observation_chars=50)
+    assert whole.reset(options={"task": TASK})[0] == "q" * 50
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_observation_chars must be at least 1, got 0"):
+        Pair(Exam(), max_observation_chars=0)

@@ -21,7 +21,6 @@ from drmas_pl.trainer.checkpoint import (
     prune_checkpoints,
     read_manifest,
     save_checkpoint,
-    write_atomically,
 )
 from drmas_pl.workers.group import WorkerGroup
 from tests.helpers.toy import make_groups
@@ -201,10 +200,3 @@ def test_pruning_keeps_what_it_is_told_to(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     prune_checkpoints(tmp_path, {"iteration-000002"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000002", "other"]
-
-
-def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "file"
-    write_atomically(file, "one")
-    write_atomically(file, "two")
-    assert file.read_text() == "two" and list(file.parent.iterdir()) == [file]

@@ -1,5 +1,8 @@
 """The search environment: what is executed, what is shown, what is rewarded."""
 
+import random
+import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,6 +189,34 @@ def test_long_passages_are_cut_inside_the_closing_tag() -> None:
 )
 def test_passages_cannot_forge_protocol_tags(text: str, shown: str) -> None:
     assert show_passages([Passage("1", "T", text, 1.0)], 100) == f"T: {shown}"
+
+
+def by_rounds(text: str) -> str:
+    dropped = 1
+    while dropped:
+        text, dropped = re.subn(
+            r"</?\s*(?:information|search|answer|verify|think)\s*>", "", text, flags=re.IGNORECASE
+        )
+    return text
+
+
+def test_dropping_tags_in_one_pass_is_dropping_them_until_none_is_left() -> None:
+    parts = ["<", "</", "< ", ">", "answer", "ans", "wer", "THINK", "<search>", "</verify>", " ", "x"]
+    for seed in range(2000):
+        rng = random.Random(seed)
+        text = "".join(rng.choices(parts, k=rng.randrange(1, 30)))
+        line = " ".join(text.split())
+        assert show_passages([Passage("1", "", text, 1.0)], 1000) == by_rounds(line).rstrip(), text
+
+
+@pytest.mark.parametrize(
+    "text", ["<answer" * 20000 + ">" * 20000, "<" + "a>" * 60000, "<ans" * 30000 + "wer>" * 30000]
+)
+def test_long_passages_full_of_tags_are_shown_at_once(text: str) -> None:
+    start = time.process_time()
+    show_passages([Passage("1", "", text, 1.0)], 10**6)
+    assert time.process_time() - start < 1
+    assert len(show_passages([Passage("1", "", text, 1.0)], 100)) <= 100
 
 
 @pytest.mark.parametrize(

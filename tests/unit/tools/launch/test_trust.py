@@ -101,7 +101,7 @@ def test_targets_in_lists_are_seen(stored: dict[str, Any]) -> None:
         "drmas_pl.trust.import_module",
         "drmas_pl.trust.os.system",
         "drmas_pl.trust.os",
-        "drmas_pl.trainer.checkpoint.write_atomically",
+        "drmas_pl.atomic.write_atomically",
         "drmas_pl.engines.sglang.process.ServerProcess",
         "drmas_pl.tools.launch.folder.ConfigFile",
         "drmas_pl.tools.train.main",
