@@ -29,6 +29,7 @@ from drmas_pl.types import GenerationRequest, SamplingParams
 
 Answer = tuple[int, Any]
 Hook = Callable[[Mapping[str, Any]], Answer | None]
+UNAUTHORIZED: Answer = (401, {"error": "Unauthorized"})
 
 
 class FakeSglang:
@@ -41,6 +42,7 @@ class FakeSglang:
         info: Further entries of its server info.
         port: Port it listens on; a free one unless given.
         log: File that gets a line of JSON for every POST.
+        key: What a request must show, except for its health; None lets everybody ask.
 
     Attributes:
         calls: Path and body of every POST, in order.
@@ -48,6 +50,9 @@ class FakeSglang:
         released: Memory that is released.
         paused: Whether generation is paused.
         adapters: Folder that an adapter was read from, by its name.
+        keys_shown: What each request showed for a key.
+        raw: By path, text that is sent as JSON in the place of an answer.
+        moved: By path, the address that requests are sent on to.
         weight_version: Name of the weights.
         session: Whether a weight update is open.
     """
@@ -61,8 +66,12 @@ class FakeSglang:
         info: Mapping[str, Any] | None = None,
         port: int = 0,
         log: Path | None = None,
+        key: str | None = None,
     ) -> None:
         self.tokenizer, self.log = tokenizer, log
+        self.keys_shown: list[str | None] = []
+        self.raw: dict[str, str] = {}
+        self.moved: dict[str, str] = {}
         self.policy = copy.deepcopy(policy)
         self.engine = TransformersEngine(self.policy, tokenizer, reuse_prefixes=False)
         self.info = {"version": version, "tp_size": 1, "dp_size": 1, "max_req_input_len": 122, **(info or {})}
@@ -79,10 +88,13 @@ class FakeSglang:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._reply(fake.get(self.path))
+                self._reply(fake.get(self.path) if self._may_ask() else UNAUTHORIZED)
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+                if not self._may_ask():
+                    self._reply(UNAUTHORIZED)
+                    return
                 try:
                     answer = fake.post(self.path, body)
                 except ConnectionAbortedError:
@@ -90,14 +102,16 @@ class FakeSglang:
                     return
                 self._reply(answer)
 
+            def _may_ask(self) -> bool:
+                shown = self.headers["Authorization"]
+                fake.keys_shown.append(shown)
+                return key is None or self.path == "/health" or shown == f"Bearer {key}"
+
             def _reply(self, answer: Answer) -> None:
-                status, content = answer
-                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                status, headers, data = fake.written(self.path, answer)
                 self.send_response(status)
-                self.send_header(
-                    "Content-Type", "text/plain" if isinstance(content, str) else "application/json"
-                )
-                self.send_header("Content-Length", str(len(data)))
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 # an interrupted client does not wait for its answer
                 with suppress(BrokenPipeError):
@@ -128,6 +142,19 @@ class FakeSglang:
     def bodies(self, path: str) -> list[dict[str, Any]]:
         """Return what was posted to one path."""
         return [body for called, body in self.calls if called == path]
+
+    def written(self, path: str, answer: Answer) -> tuple[int, dict[str, str], bytes]:
+        """Return an answer as status, headers and body."""
+        status, content = answer
+        as_text = isinstance(content, str) and path not in self.raw
+        text = self.raw.get(path, content if isinstance(content, str) else json.dumps(content))
+        headers = {
+            "Content-Type": "text/plain" if as_text else "application/json",
+            "Content-Length": str(len(text.encode())),
+        }
+        if path in self.moved:
+            return 307, {**headers, "Location": self.moved[path]}, text.encode()
+        return status, headers, text.encode()
 
     def get(self, path: str) -> Answer:
         """Answer a GET."""

@@ -203,8 +203,11 @@ def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(
 
 @pytest.mark.parametrize("sync", ["disk", "group", "tensor"])
 def test_new_weights_arrive_by_every_way_at_an_address(
-    engine: SglangEngine, group: WorkerGroup, sync: Any
+    engine: SglangEngine, group: WorkerGroup, sync: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = engine._keeper.server
+    assert server is not None
+    monkeypatch.setenv("DRMAS_ENGINE_KEY", server.client._headers["Authorization"].removeprefix("Bearer "))
     guest = SglangEngine(group.policy, group.tokenizer, url=address(engine), sync=sync, probe_tolerance=1e-4)
     request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=8), seed=2)
     guest.wake()

@@ -6,6 +6,7 @@ The client owns a thread with an event loop of its own. Callers block on it, so 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
@@ -48,18 +49,22 @@ class Client:
         url: Its address, such as ``http://127.0.0.1:30000``.
         max_concurrent: Largest number of requests under way at a time.
         timeout: Seconds until a request is given up, from the moment that it is sent.
+        key: Shows the server that it may answer; None for a server without one.
     """
 
-    def __init__(self, url: str, *, max_concurrent: int = 256, timeout: float = 600.0) -> None:
+    def __init__(
+        self, url: str, *, max_concurrent: int = 256, timeout: float = 600.0, key: str | None = None
+    ) -> None:
         self.url, self.max_concurrent, self.timeout = url.rstrip("/"), max_concurrent, timeout
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
         self._thread.start()
         self._session = self._wait(self._open())
 
-    def get(self, path: str, *, timeout: float | None = None) -> Any:
-        """Return what is at ``path``; see :meth:`post`."""
-        return self._wait(self._call("GET", path, None, timeout))
+    def get(self, path: str, *, timeout: float | None = None, with_key: bool = True) -> Any:
+        """Return what is at ``path``; see :meth:`post`. A server that may be somebody else's is asked without the key."""
+        return self._wait(self._call("GET", path, None, timeout, with_key=with_key))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         """Send ``body`` and return the decoded answer, or its text where it is no JSON.
@@ -68,6 +73,7 @@ class Client:
             ServerLost: The server cannot be reached or went away.
             RequestRefused: It answered with an error.
             RequestTimeout: It did not answer within ``timeout``, by default the client's.
+            EngineError: Its answer makes no sense.
         """
         return self._wait(self._call("POST", path, body or {}, timeout))
 
@@ -129,21 +135,43 @@ class Client:
             await asyncio.wait(others)
 
     async def _call(
-        self, method: Method, path: str, body: Mapping[str, Any] | None, timeout: float | None
+        self,
+        method: Method,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout: float | None,
+        *,
+        with_key: bool = True,
     ) -> Any:
         seconds = self.timeout if timeout is None else timeout
         if self._session.closed:
             raise ServerLost(f"the connection to {self.url} is being closed")
         try:
             async with self._session.request(
-                method, self.url + path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)
+                method,
+                self.url + path,
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=seconds),
+                headers=self._headers if with_key else {},
+                # a key goes to the server that it is for and to no other
+                allow_redirects=False,
             ) as response:
                 text = await response.text()
+                if 300 <= response.status < 400:
+                    there = response.headers.get("Location")
+                    raise RequestRefused(
+                        response.status,
+                        f"{self.url}{path} sends to {there}; give the address of the server itself",
+                    )
                 if response.status >= 400:
                     raise RequestRefused(response.status, f"{path} answered {response.status}: {text[:500]}")
-                return await response.json() if response.content_type == "application/json" and text else text
+                return json.loads(text) if response.content_type == "application/json" and text else text
         except asyncio.TimeoutError as error:
             raise RequestTimeout(f"{path} did not answer within {seconds:g} s") from error
+        except (ValueError, RecursionError) as error:
+            raise EngineError(
+                f"what {self.url}{path} answers cannot be read: {type(error).__name__}"
+            ) from error
         except _GONE as error:
             raise ServerLost(
                 f"the server at {self.url} went away during {path}: {type(error).__name__}: {error}"

@@ -110,7 +110,7 @@ class Keeper:
                 self._root = Path(tempfile.mkdtemp(prefix="drmas-sglang-"))
             else:
                 self._root = self._given / f"sglang-{uuid.uuid4().hex[:8]}"
-                self._root.mkdir(parents=True)
+                self._root.mkdir(parents=True, mode=0o700)
         return self._root
 
     def start(self, version: int) -> Server:

@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drmas_pl.errors import EngineError
@@ -102,3 +102,19 @@ def free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def reserved_port(host: str) -> Iterator[int]:
+    """Hold a port for a server that is started meanwhile.
+
+    The socket that holds it never listens. So nobody is given the port by chance, and the server, which asks for an address to be used
+    again as HTTP servers do, can listen there.
+
+    Args:
+        host: Address that the server will listen on.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        yield int(holder.getsockname()[1])

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
-from drmas_pl.engines.sglang.process import LAUNCHER, ServerProcess, free_port
+from drmas_pl.engines.sglang.process import LAUNCHER, ServerProcess, reserved_port
 from drmas_pl.engines.sglang.settings import ServerSettings, launch_flags
 from drmas_pl.engines.sglang.versions import INFO_PATHS, Device, Dialect, device_environment
 from drmas_pl.errors import EngineError
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
+# where the launcher looks for what the command line must not show
+KEY_VARIABLE = "DRMAS_SERVER_KEY"
+NAME_VARIABLE = "DRMAS_SERVER_NAME"
+# where the user puts the key of a server that runs already
+RUNNING_KEY_VARIABLE = "DRMAS_ENGINE_KEY"
 
 
 class Server:
@@ -25,15 +33,27 @@ class Server:
         client: Speaks to it.
         process: Its process if it is ours.
         start_timeout: Seconds within which it must answer.
+        name: Name that a server of ours was given and nobody else knows.
 
     Raises:
-        EngineError: It does not answer in time, ended, or is too old.
+        EngineError: It does not answer in time, ended, is too old, or is somebody else's.
     """
 
-    def __init__(self, client: Client, *, process: ServerProcess | None, start_timeout: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        process: ServerProcess | None,
+        start_timeout: float,
+        name: str | None = None,
+    ) -> None:
         self.client, self.process = client, process
         self._await_health(start_timeout)
+        if name is not None:
+            self._check_locked()
         self.info = self._read_info()
+        if name is not None and self.info.get("served_model_name") != name:
+            raise self._foreign("it has another name")
         self.dialect = Dialect.of(str(self.info.get("version")))
 
     @property
@@ -84,7 +104,7 @@ class Server:
             if not self.alive:
                 raise EngineError(f"the server ended while it started; {self.last_words()}")
             try:
-                self.client.get("/health", timeout=30.0)
+                self.client.get("/health", timeout=30.0, with_key=False)
                 return
             except (ServerLost, RequestRefused, RequestTimeout) as error:
                 if time.monotonic() > deadline:
@@ -93,6 +113,21 @@ class Server:
                         f"if it only needs longer; {self.last_words()}"
                     ) from error
             time.sleep(POLL_SECONDS)
+
+    def _check_locked(self) -> None:
+        """Make sure that the server answers nobody without the key, before it is shown the key."""
+        try:
+            self.client.get(INFO_PATHS[0], with_key=False)
+        except RequestRefused as error:
+            if error.status in (401, 403):
+                return
+        raise self._foreign("it answers without the key")
+
+    def _foreign(self, reason: str) -> EngineError:
+        return EngineError(
+            f"the server at {self.client.url} is not the one that was started there: {reason}; leave engine.server.port out, or "
+            f"choose a port that nobody listens on; {self.last_words()}"
+        )
 
     def _read_info(self) -> Mapping[str, Any]:
         for path in INFO_PATHS:
@@ -137,32 +172,37 @@ def launch(
     Raises:
         EngineError: It ended or did not answer in time; the end of its output is in the message.
     """
-    port = settings.port or free_port(settings.host)
-    flags = launch_flags(
-        settings,
-        model=model,
-        device=device,
-        dtype=dtype,
-        port=port,
-        memory_saver=memory_saver,
-        version=version,
-    )
+    own = {name.replace("-", "_"): value for name, value in settings.arguments.items()}
+    key = str(own.get("api_key") or secrets.token_urlsafe(32))
+    name = str(own.get("served_model_name") or f"drmas-{secrets.token_hex(16)}")
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
     environment = {
         **visible,
         **device_environment(device),
-        **{name: str(value) for name, value in settings.environment.items()},
+        **{variable: str(value) for variable, value in settings.environment.items()},
+        **({} if "api_key" in own else {KEY_VARIABLE: key}),
+        **({} if "served_model_name" in own else {NAME_VARIABLE: name}),
     }
-    process = ServerProcess([python, str(LAUNCHER), *flags], log_file=log_file, environment=environment)
-    http = Client(f"http://{settings.host}:{port}", **client)
     started = time.monotonic()
-    try:
-        server = Server(http, process=process, start_timeout=settings.start_timeout)
-    except BaseException:
-        # Ctrl-C while it starts must not leave it behind
-        http.close()
-        process.stop(settings.stop_timeout)
-        raise
+    with nullcontext(settings.port) if settings.port else reserved_port(settings.host) as port:
+        flags = launch_flags(
+            settings,
+            model=model,
+            device=device,
+            dtype=dtype,
+            port=port,
+            memory_saver=memory_saver,
+            version=version,
+        )
+        process = ServerProcess([python, str(LAUNCHER), *flags], log_file=log_file, environment=environment)
+        http = Client(f"http://{settings.host}:{port}", key=key, **client)
+        try:
+            server = Server(http, process=process, start_timeout=settings.start_timeout, name=name)
+        except BaseException:
+            # Ctrl-C while it starts must not leave it behind
+            http.close()
+            process.stop(settings.stop_timeout)
+            raise
     log.info(
         "sglang %s answers at %s after %.0f s",
         server.info.get("version"),
@@ -173,7 +213,7 @@ def launch(
 
 
 def attach(url: str, *, start_timeout: float, client: Mapping[str, Any]) -> Server:
-    """Connect to a running server.
+    """Connect to a running server; its key, if it has one, is in the variable ``DRMAS_ENGINE_KEY``.
 
     Args:
         url: Its address.
@@ -183,7 +223,7 @@ def attach(url: str, *, start_timeout: float, client: Mapping[str, Any]) -> Serv
     Raises:
         EngineError: It does not answer in time or is no sglang server.
     """
-    http = Client(url, **client)
+    http = Client(url, key=os.environ.get(RUNNING_KEY_VARIABLE), **client)
     try:
         return Server(http, process=None, start_timeout=start_timeout)
     except BaseException:

@@ -31,11 +31,17 @@ def main() -> None:
             json.dumps(["start", {"flags": words, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}]) + "\n"
         )
     info = {
+        "served_model_name": flags["--served-model-name"],
         "max_req_input_len": policy.config.max_position_embeddings - 6,
         **json.loads(os.environ.get("STAND_IN_INFO", "{}")),
     }
     fake = FakeSglang(
-        policy.eval(), AutoTokenizer.from_pretrained(folder), info=info, port=int(flags["--port"]), log=log
+        policy.eval(),
+        AutoTokenizer.from_pretrained(folder),
+        info=info,
+        port=int(flags["--port"]),
+        log=log,
+        key=flags["--api-key"],
     )
     fake.weight_version = flags["--weight-version"]
     threading.Event().wait()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
+from drmas_pl.engines.sglang.server import attach
+from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
 from tests.helpers.fake_sglang import FakeSglang, cut, slow
 
@@ -108,3 +110,32 @@ def test_what_another_thread_sends_while_the_client_is_being_closed_counts_as_lo
         isinstance(answer, ServerLost)
         for answer in client.post_all("/generate", [{}, {}], alive=lambda: True)
     )
+
+
+def test_a_key_is_shown_where_it_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeSglang(*tiny_policy(), key="secret")
+    try:
+        with pytest.raises(EngineError, match="401"):
+            attach(server.url, start_timeout=5.0, client={})
+        monkeypatch.setenv("DRMAS_ENGINE_KEY", "secret")
+        found = attach(server.url, start_timeout=5.0, client={})
+        assert found.client.post("/flush_cache") == "Cache flushed."
+        found.stop(1.0)
+        assert server.keys_shown[-1] == "Bearer secret"
+    finally:
+        server.close()
+
+
+def test_answers_that_make_no_sense_are_errors_of_the_engine(fake: FakeSglang, client: Client) -> None:
+    for text in ("{", "[" * 100_000):
+        fake.raw["/flush_cache"] = text
+        with pytest.raises(EngineError, match=r"/flush_cache answers cannot be read: "):
+            client.post("/flush_cache")
+
+
+def test_a_server_that_sends_elsewhere_is_named(fake: FakeSglang, client: Client) -> None:
+    fake.moved["/flush_cache"] = "http://elsewhere/flush_cache"
+    with pytest.raises(
+        RequestRefused, match=r"sends to http://elsewhere/flush_cache; give the address of the server"
+    ):
+        client.post("/flush_cache")

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,12 @@ from typing import Any
 import pytest
 
 from drmas_pl.engines.sglang.engine import SglangEngine
-from drmas_pl.engines.sglang.process import ServerProcess, free_port
+from drmas_pl.engines.sglang.process import ServerProcess, free_port, reserved_port
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
+from tests.helpers.fake_sglang import FakeSglang
 
 REQUEST = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=2), seed=1)
 STAND_IN = """
@@ -30,7 +35,9 @@ import json, os, subprocess, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 flags = dict(zip(sys.argv[1::1], sys.argv[2::1]))
-print("flags", sys.argv[1:], flush=True)
+hidden = {flags.get("--api-key"), flags.get("--served-model-name")}
+print("flags", [word for word in sys.argv[1:] if word not in hidden], flush=True)
+print("inherited", [name for name in os.environ if name.startswith("DRMAS_SERVER")], flush=True)
 print("gpus", os.environ.get("CUDA_VISIBLE_DEVICES"), "rank", os.environ.get("RANK"), os.environ.get("MASTER_ADDR"), flush=True)
 if "FAIL" in os.environ:
     sys.exit("no memory left on the device")
@@ -41,10 +48,21 @@ state = {"version": flags["--weight-version"]}
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.reply({"version": "0.5.21", "tp_size": 1, "dp_size": 1, "max_req_input_len": 100})
+        if self.path != "/health" and not self.may_ask():
+            return
+        name = os.environ.get("CLAIM", flags.get("--served-model-name"))
+        self.reply({"version": "0.5.21", "tp_size": 1, "dp_size": 1, "max_req_input_len": 100, "served_model_name": name})
+
+    def may_ask(self):
+        allowed = "OPEN" in os.environ or self.headers["Authorization"] == "Bearer " + flags["--api-key"]
+        if not allowed:
+            self.send_error(401)
+        return allowed
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.may_ask():
+            return
         if self.path == "/generate":
             ids = body["input_ids"]
             meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3, None], [-1.0, 4, None]]}
@@ -188,6 +206,73 @@ def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -
     os.kill(first.pid, signal.SIGKILL)
     assert engine.generate([REQUEST])[0].token_ids == (3, 4)
     assert process_of(engine).pid != first.pid and gone(worker)
+
+
+def test_everybody_elses_requests_are_refused_and_nobody_can_read_the_key(make_engine: Any) -> None:
+    engine = make_engine()
+    engine.wake()
+    assert engine.generate([REQUEST])[0].token_ids == (3, 4)
+    server = engine._keeper.server
+    for path in ("/server_info", "/generate"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(server.client.url + path, data=b"{}" if path == "/generate" else None)
+    command = Path(f"/proc/{server.process.pid}/cmdline").read_text()
+    assert (
+        "--weight-version" in command
+        and "api-key" not in command
+        and "drmas-" not in command.split("--port")[1]
+    )
+    assert "inherited []" in server.process.log_file.read_text()
+    key = server.client._headers["Authorization"]
+    assert len(key) > 40 and stat.S_IMODE(server.process.log_file.parent.stat().st_mode) == 0o700
+    other = make_engine()
+    other.wake()
+    assert other._keeper.server.client._headers["Authorization"] != key
+
+
+def test_a_key_and_a_name_of_the_users_own_are_kept(make_engine: Any) -> None:
+    engine = make_engine(arguments={"api-key": "mine", "served_model_name": "my-model"})
+    engine.wake()
+    server = engine._keeper.server
+    assert server.client._headers == {"Authorization": "Bearer mine"}
+    assert server.info["served_model_name"] == "my-model"
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [({"OPEN": "1"}, "it answers without the key"), ({"CLAIM": "other"}, "it has another name")],
+)
+def test_a_server_that_is_not_ours_is_not_used(
+    make_engine: Any, environment: dict[str, str], reason: str
+) -> None:
+    engine = make_engine(environment)
+    with pytest.raises(
+        EngineError, match=f"is not the one that was started there: {reason}; leave engine.server.port out"
+    ):
+        engine.wake()
+
+
+def test_a_stranger_on_the_port_gets_neither_key_nor_prompts(make_engine: Any) -> None:
+    stranger = FakeSglang(*tiny_policy())
+    try:
+        engine = make_engine(port=int(stranger.url.rpartition(":")[2]))
+        with pytest.raises(
+            EngineError, match=r"is not the one that was started there|ended while it started"
+        ):
+            engine.wake()
+        assert not stranger.calls and set(stranger.keys_shown) <= {None}
+    finally:
+        stranger.close()
+
+
+def test_a_reserved_port_is_given_to_nobody_but_a_server_that_asks_for_it() -> None:
+    with reserved_port("127.0.0.1") as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+        with reserved_port("127.0.0.1") as second:
+            assert second != port
 
 
 def test_a_server_that_cannot_start_says_why(make_engine: Any) -> None:
