@@ -141,11 +141,13 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
     3862
     """
     from drmas_pl.retrieval import Retriever
-    from drmas_pl.tools.launch.arguments import nearest
-    from drmas_pl.tools.launch.compose import Choices, check_choices, compose_file
+    from drmas_pl.tools.launch.arguments import rewrite
+    from drmas_pl.tools.launch.compose import Choices, check_choices, compose_file, remove
     from drmas_pl.tools.launch.construct import build
+    from drmas_pl.tools.launch.keys import check_keys, replaced_keys
+    from drmas_pl.tools.launch.literal import literal_values
 
-    option, changes = "bm25s", []
+    option, changes = "bm25s", {}
     for word in overrides:
         name, equals, value = word.partition("=")
         if not equals or not (name == "retriever" or name.startswith("retriever.")):
@@ -153,13 +155,17 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
         if name == "retriever":
             option = value
         else:
-            changes.append(word)
+            changes[name] = word
     check_choices({"retriever": option}, Choices.read())
-    known = [f"retriever.{key}" for key in compose_file("retriever", option)]
-    for setting in (change.partition("=")[0] for change in changes):
-        if setting not in known:
-            raise ConfigError(f"unknown setting {setting!r}{nearest(setting, known)}")
-    retriever: Any = build(compose_file("retriever", option, changes), "retriever")
+    known = {"retriever": compose_file("retriever", option)}
+    words = rewrite(literal_values(changes.values()), ())
+    config = {"retriever": compose_file("retriever", option, words)}
+    for path in replaced_keys(known, "retriever", config["retriever"]["_target_"]):
+        remove(known, path)
+        if path not in changes:
+            remove(config, path)
+    check_keys(config, known)
+    retriever: Any = build(config["retriever"], "retriever")
     if not isinstance(retriever, Retriever):
         raise ConfigError(f"retriever must be a Retriever, got {type(retriever).__name__}")
     return retriever

@@ -35,13 +35,15 @@ from drmas_pl.tools.launch.program import (
 Objective = float | tuple[float, ...] | None
 
 USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
+       python tools/train.py resume=RUN_FOLDER [setting=value ...]
 
   +env=search +agents=hierarchy     questions answered with a search engine; runs on a laptop as it is
   +env=math +agents=loop            solver and verifier
   experiment=paper_search           the paper's setting
 
   seed=1  trainer.max_iterations=20  advantage=grpo  sharing=per_agent  model=smollm2-135m
-  agents.roles.verifier.trainable=false  output_dir=PATH  resume=RUN_FOLDER
+  agents.roles.verifier.trainable=false  output_dir=PATH
+  resume=RUN_FOLDER                 go on with a run and its own settings, whatever else was typed for it
   --multirun seed=0,1,2             one run per value
   --cfg job                         print the configuration and stop
   --multirun hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-6,1e-4))    a search; sweep_metric=NAME says what for
@@ -64,8 +66,11 @@ def launch(words: Sequence[str]) -> int:
 
     from drmas_pl.tools.launch.arguments import BARE_FLAGS, MODULE, is_multirun, primary_file, separate
     from drmas_pl.tools.launch.compose import compose_run, first_line, fresh_folder
+    from drmas_pl.tools.launch.resume import resumed_from
 
     flags, overrides = separate(words)
+    if resumed_from(overrides) is not None:
+        return resume(flags, overrides)
     primary, flags = primary_file(flags)
     folder = None
     if BARE_FLAGS.isdisjoint(flags):
@@ -116,32 +121,67 @@ def keep_results(scratch: Path, folder: str | None) -> None:
         print(f"results {target / file.name}")
 
 
+def resume(flags: Sequence[str], overrides: Sequence[str]) -> int:
+    """Go on with a run, or show how it would."""
+    import logging
+
+    import yaml
+
+    from drmas_pl.errors import ConfigError
+    from drmas_pl.tools.launch.arguments import is_multirun
+    from drmas_pl.tools.launch.resume import plan_resume
+
+    if is_multirun(flags):
+        raise ConfigError("resume= goes on with one run; leave --multirun out, or give each its own command")
+    plan = plan_resume(overrides)
+    if list(flags) in (["--cfg", "job"], ["-c", "job"]):
+        print(yaml.safe_dump(plan.config, sort_keys=False, allow_unicode=True), end="")
+        return 0
+    if flags:
+        raise ConfigError(f"{flags[0]} cannot be used with resume=; of Hydra's flags --cfg job alone can")
+    if plan.describe():
+        logging.getLogger("drmas_pl").warning(plan.describe())
+    return fit(plan.config, iteration=plan.iteration)
+
+
 def train(config: Any, values: list[Objective]) -> int:
-    """Train with one composed configuration and print the outcome; ``values`` takes what a sweeper optimises."""
+    """Train with one composed configuration; ``values`` takes what a sweeper optimises."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.compose import complete, resolved
+
+    hydra_config = HydraConfig.get()
+    job = hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None
+    return fit(resolved(complete(config, job=job)), values)
+
+
+def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iteration: int = 0) -> int:
+    """Train as a resolved configuration says, from ``iteration`` on, and print the outcome; ``values`` takes what a sweeper optimises."""
+    from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.folder import ConfigFile, check_folder
     from drmas_pl.tools.launch.report import header, outcome
     from drmas_pl.tools.launch.roles import with_chat_templates
     from drmas_pl.tools.launch.sweeps import check_metrics, sweep_value
     from drmas_pl.trainer.progress import ProgressBar
 
-    hydra_config = HydraConfig.get()
-    config = complete(config, job=hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None)
-    plain = with_chat_templates(resolved(config))
+    plain = with_chat_templates(config)
     check_folder(plain["output_dir"], plain["resume"])
-    run = build_run(plain, callbacks=[ConfigFile(plain), ProgressBar()])
+    run = build_run(plain, callbacks=[ConfigFile(plain, iteration=iteration), ProgressBar()])
     try:
         metrics = check_metrics(plain["sweep_metric"], run.team)
         print(header(run, plain), flush=True)
         run.trainer.fit(run.team, run.groups, run.data, critics=run.critics, ckpt_path=plain["resume"])
         print(outcome(run.trainer, plain))
         if run.trainer.interrupted:
+            print(f"go on with  {run.trainer.folder.resume_command}")
             return INTERRUPTED
-        values.append(sweep_value(metrics, run.trainer.callback_metrics))
+        if values is not None:
+            values.append(sweep_value(metrics, run.trainer.callback_metrics))
+    except KeyboardInterrupt:
+        saved = (run.trainer.folder.checkpoints / "last").exists()
+        how = f"go on from the last checkpoint: {run.trainer.folder.resume_command}"
+        return fail(f"stopped at once; {how if saved else 'nothing was saved'}", INTERRUPTED)
     finally:
         run.close()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """JSON records of metrics: one per iteration, and one per validation."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run, as a shell takes it."""
+        return f"python tools/train.py {shlex.quote(f'resume={self.path}')}"
 
     @property
     def failures(self) -> Path:

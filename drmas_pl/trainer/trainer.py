@@ -637,7 +637,7 @@ class MultiAgentTrainer(TrainerProperties):
                 raise
             raise TrainingStopped(
                 f"{error}; once the cause is removed, go on from iteration {self._saved_at}: "
-                f"python tools/train.py resume={self.folder.path}"
+                f"{self.folder.resume_command}"
             ) from error
 
     def _due(self, every: int) -> bool:

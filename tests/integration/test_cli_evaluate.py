@@ -294,7 +294,7 @@ def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
     (trained / "config.yaml").write_text("roles: [")
     refused(["checkpoint=run"], 1, "config.yaml cannot be read", capsys)
     (trained / "config.yaml").unlink()
-    refused(["checkpoint=run"], 1, "a checkpoint is evaluated with the configuration of its run", capsys)
+    refused(["checkpoint=run"], 1, "a checkpoint is used with the configuration of its run", capsys)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(
         (["output_dir=run", "resume=run"], "nothing left to do"),
         (
             ["output_dir=run", "resume=run", "trainer.max_iterations=2", "seed=9"],
-            "seed 0, this run has seed 9",
+            "the run has seed 0, not 9",
         ),
     ):
         assert run(*words, "logger=none") != 0

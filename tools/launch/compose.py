@@ -80,7 +80,7 @@ def compose_run(
     overrides = literal_values(named_models(overrides, choices, multirun=multirun), multirun=multirun)
     chosen = chosen_options([word for word in overrides if word not in searchpath], choices.groups)
     check_choices(chosen, choices)
-    bound = _bound_by_experiment(chosen.get("experiment", ""), searchpath, config_name)
+    bound = bound_by_experiment(chosen.get("experiment", ""), searchpath, config_name)
     _require({*chosen, *bound}, choices)
     words = rewrite(overrides, choices.groups, bound=bound)
     single = first_values(words, multirun=multirun, groups=choices.groups)
@@ -163,6 +163,11 @@ def compose_file(group: str, option: str, overrides: Sequence[str] = ()) -> dict
     return cast(dict[str, Any], _plain(_compose(overrides, f"{group}/{option}", hydra=False))[group])
 
 
+def compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration of a run with overrides in Hydra's form as plain data, references included."""
+    return _plain(_compose(overrides, "train", hydra=False))
+
+
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:
     """Fill in the run folder, and names where own files give none; ``job`` numbers the runs of a sweep."""
     OmegaConf.set_struct(config, False)
@@ -225,7 +230,7 @@ def missing_choice(choices: Choices, names: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def _bound_by_experiment(experiment: str, searchpath: Sequence[str], config_name: str) -> list[str]:
+def bound_by_experiment(experiment: str, searchpath: Sequence[str], config_name: str) -> list[str]:
     """Return the required groups that an experiment or a primary file of the user's chooses.
 
     A choice on the command line replaces them instead of adding one.

@@ -11,34 +11,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.tools.launch.arguments import escaped, nearest, split_override
-from drmas_pl.tools.launch.compose import (
-    Choices,
-    check_choices,
-    complete,
-    compose_file,
-    compose_run,
-    first_line,
-    first_values,
-    resolved,
-)
+from drmas_pl.tools.launch.arguments import nearest, split_override
+from drmas_pl.tools.launch.compose import complete, compose_run, resolved
 from drmas_pl.tools.launch.construct import settings
-from drmas_pl.tools.launch.keys import check_keys
-from drmas_pl.tools.launch.literal import literal_values
 from drmas_pl.tools.launch.roles import role_model
+from drmas_pl.tools.launch.stored import CONFIG, changed_config, read_config
 from drmas_pl.tools.launch.trust import check_trust, take_trust
 from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
 from drmas_pl.trust import Trust
 from drmas_pl.workers.build_critics import CRITIC
 
-CONFIG = "config.yaml"
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
     r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir|sweep_metric)(\..*)?"
@@ -109,11 +92,11 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
     checkpoint = find_checkpoint(str(values["checkpoint"]))
     manifest = read_manifest(checkpoint)
-    config = _stored(checkpoint, literal_values(overrides), trust)
+    config = _stored(checkpoint, overrides, trust)
     folders = {agent: str(checkpoint / "groups" / group) for agent, group in manifest.agents.items()}
     if set(folders) != set(config["agents"]["roles"]):
         raise CheckpointError(
-            f"checkpoint {checkpoint} holds agents {sorted(folders)}, but {CONFIG} names {sorted(config['agents']['roles'])}"
+            f"checkpoint {checkpoint} holds agents {sorted(folders)}, but config.yaml names {sorted(config['agents']['roles'])}"
         )
     return EvaluationPlan(
         _request({**config, "checkpoint": str(checkpoint)}),
@@ -129,50 +112,19 @@ def _stored(checkpoint: Path, overrides: Sequence[str], trust: Trust) -> dict[st
     _refuse(
         overrides, _FIXED, "is what the checkpoint was trained with; leave it out, or evaluate a plain model"
     )
-    try:
-        stored = dict(yaml.safe_load((run / CONFIG).read_text()))
-    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise CheckpointError(
-            f"{run / CONFIG} cannot be read ({error}); a checkpoint is evaluated with the configuration of its run"
-        ) from error
+    removed = next((word for word in overrides if word.startswith("~")), None)
+    if removed is not None:
+        raise ConfigError(
+            f"{removed!r}: nothing can be removed from the configuration of a run; set a value instead"
+        )
+    stored = read_config(run)
     # neither is built here, so that whatever they name is not imported either
     stored["logger"] = {}
     if isinstance(stored.get("trainer"), dict):
         stored["trainer"] = {**stored["trainer"], "callbacks": []}
     check_trust(stored, trust, run / CONFIG)
-    known = {
-        **escaped(stored),
-        "checkpoint": None,
-        "split": "test",
-        "output": None,
-        "trajectories": None,
-        "output_dir": escaped(str(run)),
-    }
-    config, choices = OmegaConf.create(known), Choices.read()
-    for word in first_values(overrides, multirun=False):
-        _apply(config, word, choices)
-    plain = resolved(config)
-    check_keys(plain, known)
-    return plain
-
-
-def _apply(config: DictConfig, word: str, choices: Choices) -> None:
-    """Set one value, or replace a section by a file of its group."""
-    prefix, key, value = split_override(word)
-    if prefix == "~":
-        raise ConfigError(
-            f"{word!r}: nothing can be removed from the configuration of a run; set a value instead"
-        )
-    if key in choices.groups:
-        check_choices({key: value or ""}, choices)
-        OmegaConf.update(config, key, compose_file(key, value or ""), merge=False)
-        return
-    try:
-        OmegaConf.update(
-            config, key, OverridesParser.create().parse_override(word.lstrip("+")).value(), force_add=True
-        )
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {word!r}: {first_line(error)}") from error
+    asked = {"checkpoint": None, "split": "test", "output": None, "trajectories": None}
+    return changed_config({**stored, **asked}, overrides, folder=run)[1]
 
 
 def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,16 @@ def check_folder(output_dir: str, resume: str | None) -> None:
 class ConfigFile(Callback):
     """Writes ``config.yaml`` once the run has really begun, so that a refused one leaves nothing behind and spoils nothing.
 
+    A file that said something else is kept as ``config-until-iteration-<n>.yaml``.
+
     Args:
         config: Resolved configuration.
+        iteration: Iterations that were played with the configuration that is there.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], *, iteration: int = 0) -> None:
         self.path = Path(config["output_dir"]) / "config.yaml"
-        self.text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        self.config, self.iteration = dict(config), iteration
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Write before the first validation of a new run."""
@@ -51,6 +55,28 @@ class ConfigFile(Callback):
         self._write()
 
     def _write(self) -> None:
-        if not self.path.exists() or self.path.read_text() != self.text:
-            with writing("the configuration", self.path):
-                write_atomically(self.path, self.text)
+        with writing("the configuration", self.path):
+            if self.path.exists():
+                text = self.path.read_text()
+                if _same_settings(text, self.config):
+                    return
+                write_atomically(self._free_name(), text)
+            text = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+            write_atomically(self.path, text)
+
+    def _free_name(self) -> Path:
+        """Return a name for the old file that no other one has."""
+        names = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        paths = (
+            self.path.with_name(f"config-until-iteration-{self.iteration:06d}{name}.yaml") for name in names
+        )
+        return next(path for path in paths if not path.exists())
+
+
+def _same_settings(text: str, config: Mapping[str, Any]) -> bool:
+    """Tell whether a configuration file says the same, whatever its run went on from."""
+    try:
+        written = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return False
+    return isinstance(written, dict) and {**written, "resume": None} == {**config, "resume": None}

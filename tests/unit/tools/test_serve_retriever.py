@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.retrieval import HttpRetriever
 from drmas_pl.retrieval.bm25s import BM25sRetriever
 from drmas_pl.tools.serve_retriever import build_parser, build_retriever, main
@@ -93,6 +94,17 @@ def test_a_missing_corpus_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp
 def test_any_file_of_the_group_can_be_chosen_and_changed() -> None:
     retriever = build_retriever(["retriever.cache_size=5", "retriever=bm25s"])
     assert isinstance(retriever, BM25sRetriever) and retriever.cache_size == 5
+
+
+def test_a_retriever_of_ones_own_takes_its_own_settings_and_paths_any_characters(tmp_path: Path) -> None:
+    corpus = tmp_path / "a=b (c), ${d}.jsonl"
+    corpus.write_text('{"id": "1", "contents": "\\"Oslo\\"\\nA city."}\n')
+    assert build_retriever([f"retriever.corpus={corpus}"]).search(["Oslo"], 1)[0]
+    own = "retriever._target_=drmas_pl.retrieval.http.HttpRetriever"
+    made = build_retriever([own, "retriever.retries=7"])
+    assert made.retries == 7  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"unknown setting 'retriever.k1'"):
+        build_retriever([own, "retriever.k1=1"])
 
 
 @pytest.mark.parametrize(

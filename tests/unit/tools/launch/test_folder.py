@@ -36,3 +36,16 @@ def test_the_configuration_is_written_when_the_run_begins(tmp_path: Path) -> Non
     (folder / "config.yaml").write_text("old")
     ConfigFile(config).on_train_start(None, None)
     assert yaml.safe_load((folder / "config.yaml").read_text()) == config
+
+
+def test_another_configuration_is_kept_beside_the_new_one(tmp_path: Path) -> None:
+    config = {"output_dir": str(tmp_path), "lr": 1.0, "resume": None}
+    for lr, iteration in ((1.0, 0), (2.0, 3), (3.0, 3), (3.0, 3)):
+        more = {"lr": lr, "resume": str(tmp_path) if iteration else None}
+        ConfigFile({**config, **more}, iteration=iteration).on_train_start(None, None)
+    kept = {path.name: yaml.safe_load(path.read_text())["lr"] for path in tmp_path.iterdir()}
+    assert kept == {
+        "config.yaml": 3.0,
+        "config-until-iteration-000003.yaml": 1.0,
+        "config-until-iteration-000003-2.yaml": 2.0,
+    }
