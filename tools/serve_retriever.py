@@ -140,6 +140,8 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
     >>> len(build_retriever(["retriever=bm25s", "retriever.k1=1.2"]))
     3862
     """
+    from omegaconf import OmegaConf
+
     from drmas_pl.retrieval import Retriever
     from drmas_pl.tools.launch.arguments import rewrite
     from drmas_pl.tools.launch.compose import Choices, check_choices, compose_file, remove
@@ -165,7 +167,8 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
         if path not in changes:
             remove(config, path)
     check_keys(config, known)
-    retriever: Any = build(config["retriever"], "retriever")
+    plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    retriever: Any = build(plain["retriever"], "retriever")
     if not isinstance(retriever, Retriever):
         raise ConfigError(f"retriever must be a Retriever, got {type(retriever).__name__}")
     return retriever

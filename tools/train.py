@@ -9,9 +9,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import drmas_pl  # noqa: F401
@@ -30,6 +30,9 @@ from drmas_pl.tools.launch.program import (
     kept_environment,
     run_program,
 )
+
+if TYPE_CHECKING:
+    from drmas_pl.trainer.folder import RunFolder
 
 # What a sweeper gets from a run: the number, or numbers, that it optimises; None from a run that failed.
 Objective = float | tuple[float, ...] | None
@@ -174,17 +177,30 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
         run.trainer.fit(run.team, run.groups, run.data, critics=run.critics, ckpt_path=plain["resume"])
         print(outcome(run.trainer, plain))
         if run.trainer.interrupted:
-            print(f"go on with  {run.trainer.folder.resume_command}")
+            print(f"go on with  {resume_command(run.trainer.folder, plain)}")
             return INTERRUPTED
         if values is not None:
             values.append(sweep_value(metrics, run.trainer.callback_metrics))
     except KeyboardInterrupt:
         saved = (run.trainer.folder.checkpoints / "last").exists()
-        how = f"go on from the last checkpoint: {run.trainer.folder.resume_command}"
+        how = f"go on from the last checkpoint: {resume_command(run.trainer.folder, plain)}"
         return fail(f"stopped at once; {how if saved else 'nothing was saved'}", INTERRUPTED)
     finally:
         run.close()
     return 0
+
+
+def resume_command(folder: RunFolder, config: Mapping[str, Any]) -> str:
+    """Return the command that goes on with a run, with the user's word for classes that are no part of the library."""
+    from drmas_pl.errors import ConfigError
+    from drmas_pl.tools.launch.trust import check_trust
+    from drmas_pl.trust import environment_trust
+
+    try:
+        check_trust(config, environment_trust(), folder.path)
+    except ConfigError:
+        return f"{folder.resume_command} trust=true"
+    return folder.resume_command
 
 
 if __name__ == "__main__":

@@ -75,8 +75,10 @@ def test_the_folder_of_a_run_is_enough_to_go_on_exactly(
     name = "part of a run"
     assert main([*RUN, f"output_dir={name}", interrupted(2)]) == 130
     told = re.search(r"^go on with  python tools/train.py (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert told is not None and shlex.split(told[1]) == [f"resume={name}"]
+    assert told is not None and shlex.split(told[1]) == [f"resume={name}", "trust=true"]
     before = (folder / name / "config.yaml").read_text()
+    assert main([f"resume={name}"]) == 2
+    assert f"env._target_={HERE}.ToyWorld" in capsys.readouterr().err
     assert main(shlex.split(told[1])) == 0
     assert "other settings" not in capsys.readouterr().err
     assert weights(folder / name) == weights(folder / "whole")
@@ -89,10 +91,10 @@ def test_other_settings_are_told_and_the_old_ones_kept(
 ) -> None:
     assert main([*RUN, "output_dir=run"]) == 0
     old = (folder / "run/config.yaml").read_text()
-    assert main(["resume=run", "trainer.max_iterations=4", "seed=1"]) == 2
+    assert main(["resume=run", "trust=true", "trainer.max_iterations=4", "seed=1"]) == 2
     assert "the run has seed 0, not 1" in capsys.readouterr().err
     assert (folder / "run/config.yaml").read_text() == old
-    assert main(["resume=run", "trainer.max_iterations=4", "optimizer.lr=0.5"]) == 0
+    assert main(["resume=run", "trust=true", "trainer.max_iterations=4", "optimizer.lr=0.5"]) == 0
     told = capsys.readouterr().err
     assert "from iteration 3 on with other settings than before:" in told
     assert "  optimizer.lr: 0.1 → 0.5\n" in told and "  trainer.max_iterations: 3 → 4\n" in told
@@ -104,15 +106,18 @@ def test_other_settings_are_told_and_the_old_ones_kept(
 def test_what_a_run_would_go_on_with_can_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "output_dir=run", "trainer.max_iterations=1"]) == 0
     capsys.readouterr()
-    assert main(["--cfg", "job", "resume=run", "optimizer.lr=0.5"]) == 0
+    assert main(["--cfg", "job", "resume=run", "trust=true", "optimizer.lr=0.5"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lr"] == 0.5
     for flags, message in ((["-m"], "leave --multirun out"), (["--info", "all"], "--cfg job alone can")):
-        assert main([*flags, "resume=run"]) == 2
+        assert main([*flags, "resume=run", "trust=true"]) == 2
         assert message in capsys.readouterr().err
     assert main(["resume=nowhere"]) == 1 and "no checkpoint in nowhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("saved", "message"), [(1, "checkpoint: python tools/train.py resume=run"), (0, "nothing was saved")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [(1, "checkpoint: python tools/train.py resume=run trust=true"), (0, "nothing was saved")],
+)
 def test_the_second_interrupt_says_what_is_left(
     saved: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,7 +101,7 @@ def test_a_retriever_of_ones_own_takes_its_own_settings_and_paths_any_characters
     corpus.write_text('{"id": "1", "contents": "\\"Oslo\\"\\nA city."}\n')
     assert build_retriever([f"retriever.corpus={corpus}"]).search(["Oslo"], 1)[0]
     own = "retriever._target_=drmas_pl.retrieval.http.HttpRetriever"
-    made = build_retriever([own, "retriever.retries=7"])
+    made = build_retriever([own, "retriever.retries=7", "retriever.startup_timeout=0"])
     assert made.retries == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"unknown setting 'retriever.k1'"):
         build_retriever([own, "retriever.k1=1"])

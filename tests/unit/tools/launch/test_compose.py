@@ -22,7 +22,7 @@ CSV = "lightning.pytorch.loggers.CSVLogger"
     [
         (
             ("+env=serch", "+agents=loop"),
-            "env has no option 'serch'; did you mean 'search'. choose from: custom, math",
+            "env has no option 'serch'; did you mean 'search'. choose from: code, custom, math",
         ),
         ((*WORLD, "advantage=dr_mass"), "advantage has no option 'dr_mass'; did you mean 'dr_mas"),
         ((*WORLD, "model=zzz"), "model has no option 'zzz'; choose from: hub"),
@@ -60,7 +60,11 @@ def test_mistakes_are_refused_with_the_nearest_name(words: tuple[str, ...], mess
 def test_without_world_or_team_the_choices_are_listed(words: tuple[str, ...], missing: str) -> None:
     with pytest.raises(ConfigError, match=f"choose {missing}, for example") as caught:
         compose_run(words)
-    for line in ("env: custom, math,", "agents: custom, hierarchy, loop,", "experiment: paper_math,"):
+    for line in (
+        "env: code, custom, math,",
+        "agents: coder_tester, custom, hierarchy, loop,",
+        "experiment: paper_math,",
+    ):
         assert line in str(caught.value)
 
 
