@@ -10,5 +10,7 @@ for _id, _entry_point in (
     ("drmas/MathTool-v0", "drmas_pl.envs.math_tool:MathToolEnv"),
     ("drmas/ReasoningGym-v0", "drmas_pl.envs.reasoning_gym:ReasoningGymEnv"),
     ("drmas/PlanPath-v0", "drmas_pl.envs.plan_path:PlanPathEnv"),
+    ("drmas/Sokoban-v0", "drmas_pl.envs.sokoban:SokobanEnv"),
+    ("drmas/Sudoku-v0", "drmas_pl.envs.sudoku:SudokuEnv"),
 ):
     gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)

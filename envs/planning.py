@@ -11,14 +11,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from drmas_pl.boxes import last_box
 from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.moves import read_moves
 from drmas_pl.envs.pictures import Image
 from drmas_pl.types import MetricInfo, Task
 
 State = TypeVar("State")
+Moved = TypeVar("Moved", bound="Moving")
 METRICS = {
     "moves": MetricInfo(
         "number of moves that were tried; an action that was not executed counts as one",
@@ -60,7 +62,7 @@ class PlanningEnv(TextEnv, Generic[State]):
     Args:
         tasks: Puzzles to draw from when ``reset`` is given none.
         max_turns: Largest number of actions.
-        max_moves: Largest number of moves in one episode.
+        max_moves: Largest number of moves in one episode; None for no bound besides ``max_turns``.
         step_cost: Price of a move, at least 0.
         shaping: Weight of the potential's change, at least 0; the spread of the whole potential is about 1.
         show_rules: Whether the first observation explains the rules; later ones show the board alone.
@@ -79,14 +81,13 @@ class PlanningEnv(TextEnv, Generic[State]):
         "autoreset_mode": None,
     }
     metric_info: ClassVar[Mapping[str, MetricInfo]] = METRICS
-    rules: ClassVar[str] = ""
 
     def __init__(
         self,
         tasks: Sequence[Task],
         *,
         max_turns: int,
-        max_moves: int,
+        max_moves: int | None,
         step_cost: float,
         shaping: float,
         show_rules: bool,
@@ -95,7 +96,7 @@ class PlanningEnv(TextEnv, Generic[State]):
         super().__init__(tasks)
         for name, value, least in (
             ("max_turns", max_turns, 1),
-            ("max_moves", max_moves, 1),
+            ("max_moves", 1 if max_moves is None else max_moves, 1),
             ("step_cost", step_cost, 0),
             ("shaping", shaping, 0),
         ):
@@ -114,7 +115,7 @@ class PlanningEnv(TextEnv, Generic[State]):
         """Return the first state of a puzzle; ValueError for a task that holds none."""
 
     @abstractmethod
-    def play(self, action: str, moves_left: int) -> Played[State]:
+    def play(self, action: str, moves_left: int | None) -> Played[State]:
         """Read and execute an action on the current state, without changing it."""
 
     @abstractmethod
@@ -133,6 +134,10 @@ class PlanningEnv(TextEnv, Generic[State]):
     def picture(self, state: State) -> Image:
         """Return the board as an image."""
 
+    @abstractmethod
+    def explain(self, state: State) -> str:
+        """Return the rules of the puzzle and the form of actions."""
+
     def lost(self, state: State) -> bool:
         """Tell whether nothing can be gained any more; the episode then terminates without success."""
         return False
@@ -150,12 +155,12 @@ class PlanningEnv(TextEnv, Generic[State]):
         self.turns = self.moves = self.illegal_actions = 0
         self.state = self.load(task)
         board = self.board(self.state)
-        return f"{self.rules}\n\n{board}" if self.show_rules else board
+        return f"{self.explain(self.state)}\n\n{board}" if self.show_rules else board
 
     def act(self, action: str) -> StepResult:
         """Play one action."""
         before = self.state
-        played = self.play(read_action(action), self.max_moves - self.moves)
+        played = self.play(read_action(action), self.moves_left())
         self.state = played.state
         self.turns += 1
         self.moves += played.moves
@@ -166,7 +171,7 @@ class PlanningEnv(TextEnv, Generic[State]):
         reward = self.shaping * progress - self.step_cost * played.moves
         if solved:
             reward += 1.0 + self.bonus(played.state)
-        spent = self.turns >= self.max_turns or self.moves >= self.max_moves
+        spent = self.turns >= self.max_turns or self.moves_left() == 0
         note = "Solved." if solved else played.note
         return StepResult(
             f"{note}\n{self.board(played.state)}",
@@ -175,11 +180,15 @@ class PlanningEnv(TextEnv, Generic[State]):
             truncated=spent and not (solved or lost),
             success=solved,
             metrics={
-                "moves": float(self.moves),
                 "illegal_actions": float(self.illegal_actions),
+                **({} if self.max_moves is None else {"moves": float(self.moves)}),
                 **self.outcome_metrics(played.state),
             },
         )
+
+    def moves_left(self) -> int | None:
+        """Return the number of moves until the limit; None when there is none."""
+        return None if self.max_moves is None else max(self.max_moves - self.moves, 0)
 
     def preview(self, action: str) -> StepResult:
         """Tell what an action would lead to, without playing it."""
@@ -196,6 +205,39 @@ class PlanningEnv(TextEnv, Generic[State]):
         if self.task is None:
             raise RuntimeError(f"{type(self).__name__}.render called before reset; there is no board yet")
         return self.board(self.state) if self.render_mode == "ansi" else self.picture(self.state)
+
+
+class Moving(Protocol):
+    """A state that changes by single moves."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether the puzzle is solved."""
+        ...
+
+    def after(self: Moved, move: str) -> Moved | None:
+        """Return the state after a move; None when it is against the rules."""
+        ...
+
+
+def play_moves(state: Moved, action: str, moves_left: int | None) -> Played[Moved]:
+    """Play a list of moves until the puzzle is solved, a move is against the rules, or none is left."""
+    moves = read_moves(action)
+    if moves is None:
+        return Played(
+            state, 1, "Not executed: an action is a list of the letters U, D, L and R.", legal=False
+        )
+    moves = moves[:moves_left]
+    for count, move in enumerate(moves, start=1):
+        following = state.after(move)
+        if following is None:
+            return Played(
+                state, count, f"Move {count} ({move}) is blocked; you stopped before it.", legal=False
+            )
+        state = following
+        if state.solved:
+            return Played(state, count, "Solved.", legal=True)
+    return Played(state, len(moves), f"Moves made: {len(moves)}.", legal=True)
 
 
 def read_action(text: str) -> str:

@@ -20,13 +20,13 @@ Puzzle = TypeVar("Puzzle")
 Result = TypeVar("Result", covariant=True)
 # Of ten puzzles one is for validation and one for testing.
 _SHARES: Final = 10
-_DRAWS_PER_PUZZLE: Final = 200
+_DRAWS_PER_PUZZLE: Final = 50
 
 
 class Generator(Protocol[Result]):
-    """Makes a puzzle, or None when its key is not admitted; asking early saves the work of a puzzle that is not wanted."""
+    """Makes a puzzle whose key is admitted; asking early saves the work of one that is not wanted."""
 
-    def __call__(self, random: Random, admit: Callable[[str], bool]) -> Result | None:
+    def __call__(self, random: Random, admit: Callable[[str], bool]) -> Result:
         """Draw from ``random`` alone."""
         ...
 
@@ -77,7 +77,7 @@ def draw_puzzles(
     for number in range(_DRAWS_PER_PUZZLE * size):
         random = Random(derive_seed(name, split, seed, number))
         puzzle = generate(random, lambda key: split_of(key) == split)
-        if puzzle is None or (text := written(puzzle)) in seen:
+        if (text := written(puzzle)) in seen:
             continue
         seen.add(text)
         yield f"{name}/{split}/{seed}/{number}", puzzle

@@ -16,6 +16,8 @@ from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.plan_path import PlanPathEnv
 from drmas_pl.envs.reasoning_gym import ReasoningGymEnv
 from drmas_pl.envs.search import SearchEnv
+from drmas_pl.envs.sokoban import SokobanEnv
+from drmas_pl.envs.sudoku import SudokuEnv
 from drmas_pl.trainer.metric_registry import SECTIONS, Metric, declared_metric
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
@@ -25,6 +27,8 @@ DECLARING = (
     ReasoningGymEnv,
     CodeEnv,
     PlanPathEnv,
+    SokobanEnv,
+    SudokuEnv,
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from drmas_pl.envs.moves import manhattan, read_moves
+from drmas_pl.envs.moves import manhattan
 from drmas_pl.envs.pictures import BLACK, BLUE, GREEN, WHITE, Image, paint
 from drmas_pl.envs.plan_path.maze import Maze, distances, generate_maze, parse_maze
-from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, read_lines
+from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, play_moves, read_lines
 from drmas_pl.envs.puzzles import Split, draw_puzzles
 from drmas_pl.types import MetricInfo, Task
+
+_RULES: Final = (
+    "Find a path on the grid. A is where you are, G is the goal, # is an obstacle and . is free. "
+    "A move goes one cell up (U), down (D), left (L) or right (R); obstacles and cells outside the grid cannot be entered. "
+    "An action is a list of moves, written as these letters with blanks between them. "
+    "Reach the goal in as few moves as possible."
+)
 
 
 class PlanPathEnv(PlanningEnv[Maze]):
@@ -50,12 +57,6 @@ class PlanPathEnv(PlanningEnv[Maze]):
             "rises; at most success",
         ),
     }
-    rules: ClassVar[str] = (
-        "Find a path on the grid. A is where you are, G is the goal, # is an obstacle and . is free. "
-        "A move goes one cell up (U), down (D), left (L) or right (R); obstacles and cells outside the grid cannot be entered. "
-        "An action is a list of moves, written as these letters with blanks between them. "
-        "Reach the goal in as few moves as possible."
-    )
 
     def __init__(
         self,
@@ -98,6 +99,10 @@ class PlanPathEnv(PlanningEnv[Maze]):
         self.shortest_bonus = shortest_bonus
         self.shortest = 0
 
+    def explain(self, state: Maze) -> str:
+        """Return the rules."""
+        return _RULES
+
     def load(self, task: Task) -> Maze:
         """Read the grid and measure its shortest path."""
         maze = read_lines(task, parse_maze)
@@ -107,22 +112,9 @@ class PlanPathEnv(PlanningEnv[Maze]):
         self.shortest = length
         return maze
 
-    def play(self, action: str, moves_left: int) -> Played[Maze]:
+    def play(self, action: str, moves_left: int | None) -> Played[Maze]:
         """Move until the goal, an obstacle, or the end of the list."""
-        moves = read_moves(action)
-        if moves is None:
-            return Played(
-                self.state, 1, "Not executed: an action is a list of the letters U, D, L and R.", False
-            )
-        maze = self.state
-        for count, move in enumerate(moves[:moves_left], start=1):
-            following = maze.after(move)
-            if following is None:
-                return Played(maze, count, f"Move {count} ({move}) is blocked; you stopped before it.", False)
-            maze = following
-            if maze.solved:
-                return Played(maze, count, "You reached the goal.", True)
-        return Played(maze, min(len(moves), moves_left), f"Moves made: {min(len(moves), moves_left)}.", True)
+        return play_moves(self.state, action, moves_left)
 
     def potential(self, state: Maze) -> float:
         """Return minus the share of the largest Manhattan distance that is left."""

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from drmas_pl.envs.moves import STEPS, Cell, manhattan, shifted
 from drmas_pl.errors import ConfigError
 
-_ATTEMPTS = 1000
+_ATTEMPTS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def generate_maze(
     obstacles: float = 0.22,
     min_distance: int = 8,
     max_distance: int = 24,
-) -> Maze | None:
+) -> Maze:
     """Draw a grid whose goal can be reached.
 
     Args:
@@ -147,7 +148,7 @@ def generate_maze(
         max_distance: Largest length of the shortest path.
 
     Returns:
-        The grid, or None when it is not wanted.
+        The grid.
 
     Raises:
         ConfigError: No grid was found that fits.
@@ -163,8 +164,9 @@ def generate_maze(
             continue
         maze = Maze(height, width, walls, start, goal)
         length = distances(maze).get(start)
-        if length is not None and min_distance <= length <= max_distance:
-            return maze if admit("\n".join(maze.lines())) else None
+        fits = length is not None and min_distance <= length <= max_distance
+        if fits and admit("\n".join(maze.lines())):
+            return maze
     raise ConfigError(
         f"no grid of {height} x {width} cells with obstacles={obstacles} has a path of {min_distance} to {max_distance} moves; "
         "change min_distance, max_distance or obstacles"

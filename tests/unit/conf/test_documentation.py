@@ -23,6 +23,8 @@ PLAYED = [
     ("code", "coder_tester"),
     ("math_tool", "reasoner_tool"),
     ("plan_path", "single"),
+    ("sokoban", "single"),
+    ("sudoku", "single"),
 ]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (

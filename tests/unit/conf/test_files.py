@@ -42,6 +42,8 @@ PLAYABLE = {
     "code": ("coder_tester",),
     "math_tool": ("reasoner_tool",),
     "plan_path": ("single",),
+    "sokoban": ("single",),
+    "sudoku": ("single",),
 }
 # What a file leaves to the user.
 ASKED = {

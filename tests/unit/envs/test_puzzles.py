@@ -14,9 +14,11 @@ from drmas_pl.errors import ConfigError
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
-def number(random: Random, admit: Callable[[str], bool]) -> int | None:
+def number(random: Random, admit: Callable[[str], bool]) -> int:
     drawn = random.randrange(2000)
-    return drawn if admit(str(drawn)) else None
+    while not admit(str(drawn)):
+        drawn = random.randrange(2000)
+    return drawn
 
 
 def draw(split: Any = "train", size: int = 20, seed: int = 0) -> list[tuple[str, int]]:
