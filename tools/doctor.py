@@ -37,7 +37,6 @@ MIN_JAVA = 21
 MIN_SGLANG = "0.5.3"
 KNOWN_BAD = {("lightning", "2.6.2"), ("lightning", "2.6.3")}
 IMPORT_NAMES = {
-    "antlr4-python3-runtime": "antlr4",
     "faiss-cpu": "faiss",
     "hydra-core": "hydra",
     "pyyaml": "yaml",
@@ -176,9 +175,39 @@ def check_packages() -> list[Check]:
         ]
     except ModuleNotFoundError:
         return [Check("Core", "packaging", "broken", "not installed", "pip install packaging")]
+    tested = check_tested([requirement.name for members in groups.values() for requirement in members])
     core = [check_requirement(requirement) for requirement in groups.pop("")]
+    core += [] if tested is None else [tested]
     extras = [check_extra(extra, requirements) for extra, requirements in groups.items()]
     return [Check("Core", "drmas_pl", "ok", importlib.metadata.version("drmas_pl")), *core, *extras]
+
+
+def check_tested(names: Sequence[str]) -> Check | None:
+    """Compare what is installed with the versions that the tests ran with; return a check only where something is newer.
+
+    Args:
+        names: Packages to look at; a newer patch release of one does not count.
+    """
+    file = package_folder() / "constraints.txt"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    tested = dict(line.lower().split("==") for line in lines if "==" in line and not line.startswith("#"))
+    newer = [
+        f"{name} {version} (tested: {tested[name.lower()]})"
+        for name, version in ((name, _version(name)) for name in dict.fromkeys(names))
+        if version and name.lower() in tested and _numbers(version)[:2] > _numbers(tested[name.lower()])[:2]
+    ]
+    if not newer:
+        return None
+    remedy = f"if something fails, go back to what was tested: pip install -c {file} drmas_pl"
+    return Check("Core", "newer than the tests", "warning", ", ".join(newer), remedy)
+
+
+def package_folder() -> Path:
+    """Return the folder of drmas_pl, also where the package is not installed or damaged."""
+    spec = importlib.util.find_spec("drmas_pl")
+    if spec and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(__file__).resolve().parents[1] / "drmas_pl"
 
 
 def _version(name: str) -> str | None:
@@ -190,10 +219,7 @@ def _version(name: str) -> str | None:
 
 def check_embedded() -> Check:
     """Check that the data for the offline default travelled with the package."""
-    folder = Path(__file__).resolve().parents[1] / "drmas_pl" / "embedded"
-    spec = importlib.util.find_spec("drmas_pl")
-    if spec and spec.submodule_search_locations:
-        folder = Path(next(iter(spec.submodule_search_locations)), "embedded")
+    folder = package_folder() / "embedded"
     lost = [name for name in EMBEDDED if not folder.joinpath(name).is_file()]
     if lost:
         return Check(
@@ -464,7 +490,7 @@ def _row(mark: str, text: str, width: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return 0 unless the core is broken."""
     parser = argparse.ArgumentParser(
-        prog="drmas-doctor", description="Say what this installation can do and how to get what is missing."
+        prog="drmas doctor", description="Say what this installation can do and how to get what is missing."
     )
     parser.add_argument(
         "model",

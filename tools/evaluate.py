@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint or a plain model: ``python tools/evaluate.py checkpoint=RUN_FOLDER split=test [setting=value …]``.
+"""Evaluate a checkpoint or a plain model: ``drmas evaluate checkpoint=RUN_FOLDER split=test [setting=value …]``.
 
 A checkpoint is played by the team, in the environment and with the prompts that it was trained with.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from drmas_pl.trainer.checkpoint import Manifest
     from drmas_pl.types import Trajectory
 
-USAGE = """usage: python tools/evaluate.py checkpoint=FOLDER [split=test] [setting=value ...]
-       python tools/evaluate.py +env=ENV +agents=TEAM model=MODEL [setting=value ...]
+USAGE = """usage: drmas evaluate checkpoint=FOLDER [split=test] [setting=value ...]
+       drmas evaluate +env=ENV +agents=TEAM model=MODEL [setting=value ...]
 
   checkpoint=outputs/search-hierarchy/…     a run folder (its last checkpoint), or one checkpoint of it
   split=validation                          the split to play; test unless given

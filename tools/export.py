@@ -1,7 +1,7 @@
 """Write what an agent has learnt as a plain Transformers folder; a LoRA adapter is worked into its base, once.
 
-python tools/export.py outputs/search-hierarchy/… --agent search --output exported/search
-python tools/export.py outputs/search-hierarchy/…/checkpoints/iteration-000030 --agent verifier --output exported/verifier
+drmas export outputs/search-hierarchy/… --agent search --output exported/search
+drmas export outputs/search-hierarchy/…/checkpoints/iteration-000030 --agent verifier --output exported/verifier
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="export", description="Write an agent's model as a plain Transformers folder."
+        prog="drmas export", description="Write an agent's model as a plain Transformers folder."
     )
     parser.add_argument("checkpoint", type=Path, help="run folder (its last checkpoint), or one checkpoint")
     parser.add_argument("--agent", required=True, help="whose weights")

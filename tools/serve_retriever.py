@@ -1,7 +1,7 @@
 """Serve a retriever over HTTP with the Search-R1 protocol.
 
-    python tools/serve_retriever.py retriever=bm25s
-    python tools/serve_retriever.py retriever=dense retriever.corpus=data/wiki-18.jsonl retriever.index=data/wiki-18.e5 --port 8000
+    drmas serve-retriever retriever=bm25s
+    drmas serve-retriever retriever=dense retriever.corpus=data/wiki-18.jsonl retriever.index=data/wiki-18.e5 --port 8000
 
 Words with ``=`` choose and change a file of conf/retriever, as for tools/train.py. A run asks the server with ``retriever=http``.
 There is no authentication: outside this machine serve only where everybody may ask.
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     parser = argparse.ArgumentParser(
-        prog="serve_retriever", description="Serve a retriever over HTTP with the Search-R1 protocol."
+        prog="drmas serve-retriever", description="Serve a retriever over HTTP with the Search-R1 protocol."
     )
     parser.add_argument(
         "overrides",

@@ -1,4 +1,4 @@
-"""Train a team: ``python tools/train.py +env=search +agents=hierarchy [setting=value …]``.
+"""Train a team: ``drmas train +env=search +agents=hierarchy [setting=value …]``.
 
 Hydra's flags work: ``--multirun seed=0,1,2``, ``--cfg job`` prints the configuration, ``--config-dir FOLDER`` adds files of your own.
 """
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # What a sweeper gets from a run: the number, or numbers, that it optimises; None from a run that failed.
 Objective = float | tuple[float, ...] | None
 
-USAGE = """usage: python tools/train.py +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
-       python tools/train.py resume=RUN_FOLDER [setting=value ...]
+USAGE = """usage: drmas train +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
+       drmas train resume=RUN_FOLDER [setting=value ...]
 
   +env=search +agents=hierarchy     questions answered with a search engine; runs on a laptop as it is
   +env=math +agents=loop            solver and verifier

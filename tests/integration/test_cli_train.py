@@ -373,7 +373,7 @@ def test_help_needs_no_heavy_import(tmp_path: Path) -> None:
     result = python(tmp_path, "-c", code)
     assert (
         result.returncode == 0
-        and result.stdout.count("usage: python tools/") == 2
+        and result.stdout.count("usage: drmas ") == 2
         and result.stdout.endswith("False\n")
     ), result.stderr
 

@@ -61,6 +61,7 @@ LAYERS = (
     ("cluster",),
     ("trainer",),
     ("tools",),
+    ("__main__",),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 # Plug-ins stand beside the layers: what each may use of the core. Nothing of the core may use them.
@@ -89,7 +90,6 @@ OPTIONAL = {
     "faiss",
     "fastapi",
     "peft",
-    "pettingzoo",
     "pyserini",
     "ray",
     "reasoning_gym",

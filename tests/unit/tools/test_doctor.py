@@ -61,6 +61,26 @@ def test_core_requirement(installed: dict[str, str], version: str | None, status
     assert status == "ok" or "pip install 'lightning" in check.remedy
 
 
+def test_what_is_newer_than_the_tests_is_named(
+    installed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "package_folder", lambda: tmp_path)
+    assert doctor.check_tested(["torch"]) is None
+    (tmp_path / "constraints.txt").write_text("# torch==1.0\ntorch==2.13.0\nPyYAML==6.0.4\nnumpy==2.4.6\n")
+    installed.update({"torch": "2.13.1+cpu", "pyyaml": "6.0.9", "numpy": "2.3.9", "other": "9"})
+    assert doctor.check_tested(["torch", "pyyaml", "numpy", "other", "absent"]) is None
+    installed.update(torch="2.15.0", pyyaml="7.0")
+    found = doctor.check_tested(["torch", "pyyaml", "numpy"])
+    assert found is not None and found.status == "warning"
+    assert found.found == "torch 2.15.0 (tested: 2.13.0), pyyaml 7.0 (tested: 6.0.4)"
+    assert found.remedy.endswith(f"pip install -c {tmp_path / 'constraints.txt'} drmas_pl")
+
+
+def test_the_tested_versions_travel_with_the_package() -> None:
+    file = doctor.package_folder() / "constraints.txt"
+    assert file.read_text() == (ROOT / "requirements/constraints.txt").read_text()
+
+
 def test_core_package_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""``drmas-doctor model PATH`` says what a model's folder holds and what its chat template can do."""
+"""``drmas doctor model PATH`` says what a model's folder holds and what its chat template can do."""
 
 from __future__ import annotations
 

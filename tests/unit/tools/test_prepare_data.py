@@ -366,7 +366,7 @@ def test_incomplete_commands_explain_the_usage(
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
-    assert "usage: prepare_data" in capsys.readouterr().err
+    assert "usage: drmas prepare-data" in capsys.readouterr().err
 
 
 def test_help_is_fast_and_needs_no_torch() -> None:
