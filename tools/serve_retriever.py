@@ -4,12 +4,15 @@
     drmas serve-retriever retriever=dense retriever.corpus=data/wiki-18.jsonl retriever.index=data/wiki-18.e5 --port 8000
 
 Words with ``=`` choose and change a file of conf/retriever, as for tools/train.py. A run asks the server with ``retriever=http``.
-There is no authentication: outside this machine serve only where everybody may ask.
+Whoever asks must show the token in the environment variable ``DRMAS_RETRIEVER_TOKEN``, if there is one; beyond this machine there is always
+one.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import signal
 import socket
 import sys
@@ -18,6 +21,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from drmas_pl.errors import ConfigError, DrMasError
+from drmas_pl.retrieval.protocol import TOKEN_VARIABLE
 from drmas_pl.tools.launch.program import importable_working_directory
 
 if TYPE_CHECKING:
@@ -77,6 +81,29 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-bytes", type=int, default=1 << 20, help="size of a request (default %(default)s)"
     )
+    parser.add_argument(
+        "--read-timeout",
+        type=float,
+        default=10.0,
+        help="seconds for a request to arrive (default %(default)s)",
+    )
+    parser.add_argument(
+        "--answer-timeout",
+        type=float,
+        default=120.0,
+        help="seconds for an answer to be found and taken (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-connections",
+        type=int,
+        default=None,
+        help="connections at a time (default half of the open files that are allowed, at most 256)",
+    )
+    parser.add_argument(
+        "--no-token",
+        action="store_true",
+        help="let everybody ask who reaches the address, also beyond this machine",
+    )
     return parser
 
 
@@ -88,6 +115,7 @@ def serve(arguments: argparse.Namespace) -> None:
         DrMasError: The retriever cannot be built.
         OSError: The address cannot be listened at.
     """
+    from drmas_pl.retrieval.connections import ConnectionLimits, limited_protocol
     from drmas_pl.retrieval.server import ServerLimits, create_app
 
     try:
@@ -98,23 +126,42 @@ def serve(arguments: argparse.Namespace) -> None:
         limits = ServerLimits(
             max_bytes=arguments.max_bytes, max_queries=arguments.max_queries, max_topk=arguments.max_topk
         )
+        connections = ConnectionLimits(
+            arguments.read_timeout, arguments.answer_timeout, arguments.max_connections
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from error
     # Listening comes before the index is loaded, so that a taken port is told at once.
     with listen(arguments.host, arguments.port) as place:
         retriever = build_retriever(arguments.overrides)
-        app = create_app(retriever, topk=arguments.topk, limits=limits)
         host, port = place.getsockname()[:2]
-        if not ip_address(host).is_loopback:
-            print(
-                f"warning: everybody who reaches {host} may ask; there is no authentication", file=sys.stderr
-            )
+        token = None if arguments.no_token else find_token(ip_address(host).is_loopback)
+        app = create_app(retriever, topk=arguments.topk, limits=limits, token=token)
         print(
             f"serving {retriever.fingerprint}\nat http://{f'[{host}]' if ':' in host else host}:{port}/retrieve",
             flush=True,
         )
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=10,
+            http=limited_protocol(connections),
+        )
         uvicorn.Server(config).run(sockets=[place])
+
+
+def find_token(this_machine_only: bool) -> str | None:
+    """Return the token of the environment; beyond this machine a new one where there is none, which is printed."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token or this_machine_only:
+        return token or None
+    token = secrets.token_urlsafe(32)
+    print(
+        f"whoever asks from elsewhere needs {TOKEN_VARIABLE}={token} in the environment of the run",
+        file=sys.stderr,
+    )
+    return token
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -6,8 +6,8 @@ that makes no sense. None of it is ever mistaken for finding nothing, and no mes
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ from urllib3.util import Timeout, parse_url
 from drmas_pl.errors import ConfigError, RetrievalError, RetrieverUnavailable
 from drmas_pl.retrieval.base import Passage, Retriever
 from drmas_pl.retrieval.breaker import CircuitBreaker
-from drmas_pl.retrieval.protocol import RequestForm, read_result, write_request
+from drmas_pl.retrieval.protocol import TOKEN_VARIABLE, RequestForm, read_json, read_result, write_request
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class HttpRetriever(Retriever):
 
     A request that got no answer, status 429 or 5xx, or nonsense is repeated with growing pauses. Calls that fail for good in a row
     open a circuit breaker: then nothing is asked for a while, every search fails at once.
+
+    The token that the server asks for, if it does, is read from the environment variable ``DRMAS_RETRIEVER_TOKEN``.
 
     Args:
         url: Address of the endpoint ``/retrieve``; ``/health`` is expected beside it but not required. Proxies set in the
@@ -87,6 +89,7 @@ class HttpRetriever(Retriever):
         self.url, self.timeout, self.retries, self.backoff = url, timeout, retries, backoff
         self.request_form, self.max_reply_bytes = request_form, max_reply_bytes
         self._breaker = CircuitBreaker(breaker_failures, cool_down=cool_down)
+        self._token = os.environ.get(TOKEN_VARIABLE)
         self._pool = urllib3.PoolManager(maxsize=4, retries=False)
         if startup_timeout:
             self._wait(startup_timeout)
@@ -111,11 +114,8 @@ class HttpRetriever(Retriever):
             self._ask(["health"], 1)
             return {}
         if status != 200:
-            raise RetrieverUnavailable(f"the retriever's health check has status {status}")
-        try:
-            told = json.loads(body)
-        except ValueError as error:
-            raise RetrievalError("the retriever's health check is not JSON") from error
+            raise RetrieverUnavailable(f"the retriever's health check has status {status}{_remedy(status)}")
+        told = read_json(body, "health check")
         return told if isinstance(told, dict) else {}
 
     def lookup(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -162,7 +162,7 @@ class HttpRetriever(Retriever):
         if status in (502, 503, 504):
             raise RetrieverUnavailable(f"the retriever is not available (status {status})")
         kind = RetrievalError if status >= 500 or status == 429 else _Refused
-        raise kind(f"the retriever refused the request (status {status})")
+        raise kind(f"the retriever refused the request (status {status}{_remedy(status)})")
 
     def _send(self, method: str, url: str, body: bytes | None) -> tuple[int, bytes]:
         """Exchange one request for one answer of limited size, in limited time.
@@ -173,6 +173,8 @@ class HttpRetriever(Retriever):
         """
         deadline = time.monotonic() + self.timeout
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         timeout = Timeout(total=self.timeout)
         try:
             reply = self._pool.request(
@@ -225,3 +227,7 @@ class HttpRetriever(Retriever):
 
 class _Refused(RetrievalError):
     """The server is well and does not want this request; it will not want it later either."""
+
+
+def _remedy(status: int) -> str:
+    return f"; put its token into {TOKEN_VARIABLE}" if status == 401 else ""

@@ -6,6 +6,7 @@ Requests run in threads; a retriever that gathers answers those that wait togeth
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
@@ -67,13 +68,16 @@ class SearchRequest(BaseModel):
         return [self.query] if self.query is not None else list(self.queries or ())
 
 
-def create_app(retriever: Retriever, *, topk: int = 3, limits: ServerLimits | None = None) -> FastAPI:
+def create_app(
+    retriever: Retriever, *, topk: int = 3, limits: ServerLimits | None = None, token: str | None = None
+) -> FastAPI:
     """Build the application; it closes the retriever when it shuts down.
 
     Args:
         retriever: What answers.
         topk: Passages per query when a request does not say.
         limits: Larger requests are refused with status 413 or 422.
+        token: What requests must show as ``Authorization: Bearer …``, else they are refused with status 401; None lets everybody ask.
 
     Raises:
         ConfigError: fastapi is missing.
@@ -92,6 +96,8 @@ def create_app(retriever: Retriever, *, topk: int = 3, limits: ServerLimits | No
     app = FastAPI(title="drmas_pl retriever", lifespan=lifespan)
     _answer_errors_in_json(app)
     app.add_middleware(_BodyLimit, max_bytes=bounds.max_bytes)
+    if token is not None:
+        app.add_middleware(_Locked, token=token)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -164,3 +170,19 @@ class _BodyLimit:
             return message
 
         await self.app(scope, limited, send)
+
+
+class _Locked:
+    """Lets nobody in who does not show the token, before anything of the request is read."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self.app, self.expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: Any) -> None:
+        from fastapi.responses import JSONResponse
+
+        shown = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "http" and not hmac.compare_digest(shown, self.expected):
+            await JSONResponse({"error": "the request does not show the token"}, 401)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gymnasium
 from lightning.pytorch.callbacks import Callback
@@ -46,13 +47,13 @@ _TARGET = "_target_"
 # Further settings by which a configuration has somebody's code run, by their last words: what they do.
 _RISKS = {
     "python": "starts this program",
+    "interpreter": "runs programs with it",
     "server.arguments": "gives these to the server",
     "server.environment": "starts the server with these variables",
-    "engine.url": "sends weights and prompts there",
     "cluster.address": "runs code of this cluster",
     "allow_evaluating_scorers": "evaluates what models write",
 }
-_ENGINE_URL = re.compile(r"engine\.(groups\.[^.]+\.)?url")
+_ENGINE = re.compile(r"engine\.(groups\.[^.]+\.)?url")
 _PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
 _TYPED = re.compile(r"_target_['\"]?\s*[:=]\s*['\"]?([\w.]+)")
 _SHIPPED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
@@ -159,9 +160,16 @@ def _risks(node: Any, place: str = "") -> Iterator[tuple[str, tuple[Any, str]]]:
     for key, value in node.items():
         inner = f"{place}.{key}".lstrip(".")
         effect = next((effect for words, effect in _RISKS.items() if f".{inner}".endswith(f".{words}")), None)
-        if effect is None and _ENGINE_URL.fullmatch(inner):
-            effect = _RISKS["engine.url"]
+        effect = effect or (_address_risk(inner, value) if key == "url" else None)
         if effect is None:
             yield from _risks(value, inner)
         elif value and not (key == "python" and value == os.environ.get(_PYTHON_VARIABLE)):
             yield inner, (value, effect)
+
+
+def _address_risk(place: str, value: Any) -> str | None:
+    """Say what an address gets; a retriever on this machine, which the shipped files name, may have its queries."""
+    if _ENGINE.fullmatch(place):
+        return "sends weights and prompts there"
+    host = urlsplit(value).hostname if isinstance(value, str) else None
+    return None if host in ("127.0.0.1", "localhost", "::1") else "sends queries there"

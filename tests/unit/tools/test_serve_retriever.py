@@ -16,7 +16,7 @@ import urllib3
 from drmas_pl.errors import ConfigError
 from drmas_pl.retrieval import HttpRetriever
 from drmas_pl.retrieval.bm25s import BM25sRetriever
-from drmas_pl.tools.serve_retriever import build_parser, build_retriever, main
+from drmas_pl.tools.serve_retriever import build_parser, build_retriever, find_token, main
 
 ROOT = Path(__file__).parents[3]
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -54,10 +54,66 @@ def test_listens_at_this_machine_unless_told_otherwise() -> None:
     assert build_parser().parse_args([]).host == "127.0.0.1"
 
 
-def test_a_wider_address_is_warned_about() -> None:
-    program, _ = start("--host", "0.0.0.0")
-    program.terminate()
-    assert "there is no authentication" in program.communicate(timeout=30)[1]
+def post(url: str, token: str | None = None) -> int:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    body = json.dumps({"query": "France capital"}).encode()
+    return urllib3.request("POST", url, body=body, headers=headers).status
+
+
+def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRMAS_RETRIEVER_TOKEN", raising=False)
+    program, url = start("--host", "0.0.0.0")
+    try:
+        here = url.replace("0.0.0.0", "127.0.0.1")
+        assert program.stderr is not None
+        told = re.search(r"DRMAS_RETRIEVER_TOKEN=(\S+) in the environment", program.stderr.readline())
+        assert told and len(told[1]) > 40
+        assert (post(here), post(here, "guess"), post(here, told[1])) == (401, 401, 200)
+        monkeypatch.setenv("DRMAS_RETRIEVER_TOKEN", told[1])
+        assert HttpRetriever(here).search(["France capital"], 1)[0][0].id == "capital:France"
+    finally:
+        program.terminate()
+        program.communicate(timeout=30)
+
+
+def test_the_token_of_the_environment_is_asked_for_unless_everybody_may_ask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRMAS_RETRIEVER_TOKEN", "known")
+    assert (find_token(True), find_token(False), capsys.readouterr().err) == ("known", "known", "")
+    monkeypatch.delenv("DRMAS_RETRIEVER_TOKEN")
+    assert find_token(True) is None and find_token(False) not in (None, find_token(False))
+    assert build_parser().parse_args(["--no-token"]).no_token
+
+
+def test_slow_clients_with_few_descriptors_keep_nobody_out() -> None:
+    """As many descriptors as a shell may give, and more slow clients than that."""
+    command = f"ulimit -n 128; exec {sys.executable} tools/serve_retriever.py --port 0 --read-timeout 30"
+    program = subprocess.Popen(
+        ["bash", "-c", command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    slow: list[socket.socket] = []
+    try:
+        assert program.stdout is not None
+        program.stdout.readline()
+        found = re.search(r"http://\S+", program.stdout.readline())
+        assert found
+        port = int(found[0].split(":")[2].split("/")[0])
+        beginnings = (
+            b"",
+            b"POST /retr",
+            b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+        )
+        for index in range(200):
+            slow.append(socket.create_connection(("127.0.0.1", port)))
+            slow[-1].sendall(beginnings[index % 3])
+        client = HttpRetriever(found[0], timeout=5.0, retries=0, startup_timeout=0)
+        assert client.search(["France capital"], 1)[0][0].id == "capital:France"
+    finally:
+        for one in slow:
+            one.close()
+        program.terminate()
+        program.communicate(timeout=30)
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +132,8 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["retriever.k1=-1"], "retriever: BM25sRetriever rejects its settings"),
         (["env=search"], "expected retriever=FILE or retriever.SETTING=VALUE, got 'env=search'"),
         (["--max-queries", "0"], "max_queries must be at least 1, got 0"),
+        (["--max-connections", "0"], "connections must be at least 1, got 0"),
+        (["--read-timeout", "0"], "read_seconds and answer_seconds must be above 0, got 0.0 and 120.0"),
     ],
 )
 def test_wrong_settings_are_one_line_and_exit_code_2(

@@ -59,6 +59,15 @@ def one(item: Any) -> Any:
     ("payload", "message"),
     [
         ("<html>", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"result": ' + '{"a":' * 100_000, "is not JSON"),
+        ('{"result": [[{"document": {"contents": "a"}, "score": 1e400}]]}', "must be a finite number"),
+        (
+            '{"result": [[{"document": {"contents": "a"}, "score": 1' + "0" * 400 + "}]]}",
+            "must be a finite number",
+        ),
+        ('{"result": [[{"document": {"contents": "a"}, "score": 1' + "0" * 9000 + "}]]}", "is not JSON"),
+        ('{"result": [[{"document": {"contents": "\\ud800"}, "score": 1}]]}', "no text that can be encoded"),
         ("\xff", "is not JSON"),
         ([], "one list per query"),
         ({"detail": "error"}, "one list per query"),

@@ -127,6 +127,10 @@ def test_what_is_no_part_of_a_run_is_refused(stored: dict[str, Any], target: Any
         ("engine.groups.shared.server.environment", {"LD_PRELOAD": "x"}, "starts the server with these"),
         ("engine.url", "http://far:1", "sends weights and prompts there"),
         ("engine.groups.shared.url", "http://far:1", "sends weights and prompts there"),
+        ("retriever.url", "http://far:8000/retrieve", "sends queries there"),
+        ("env.retriever.url", "http://127.0.0.1.far:8000/retrieve", "sends queries there"),
+        ("env.retriever.url", "not an address", "sends queries there"),
+        ("env.sandbox.interpreter", "/tmp/evil", "runs programs with it"),
         ("cluster.address", "far:6379", "runs code of this cluster"),
         ("env.allow_evaluating_scorers", True, "evaluates what models write"),
         ("env.retriever.python", "/tmp/evil", "starts this program"),
@@ -135,7 +139,7 @@ def test_what_is_no_part_of_a_run_is_refused(stored: dict[str, Any], target: Any
 def test_programs_and_addresses_are_listed_too(
     stored: dict[str, Any], place: str, value: Any, effect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = changed(stored, place, value)
+    config = changed({**stored, "env": {**stored["env"], "sandbox": {}}}, place, value)
     with pytest.raises(ConfigError) as caught:
         check_trust(config, NOBODY, FILE)
     assert f"  {place}={value} ({effect}" in str(caught.value) and "add trust=true; " in str(caught.value)
