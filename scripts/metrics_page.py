@@ -11,6 +11,7 @@ from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.agents.reasoner_tool import ReasonerToolTeam
 from drmas_pl.agents.single import SingleTeam
+from drmas_pl.agents.tool_planner import ToolPlannerTeam
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.plan_path import PlanPathEnv
@@ -33,6 +34,7 @@ DECLARING = (
     LoopTeam,
     CoderTesterTeam,
     ReasonerToolTeam,
+    ToolPlannerTeam,
     SingleTeam,
 )
 INTRODUCTION = """# Metrics

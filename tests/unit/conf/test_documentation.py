@@ -22,8 +22,8 @@ PLAYED = [
     ("reasoning_gym", "single"),
     ("code", "coder_tester"),
     ("math_tool", "reasoner_tool"),
-    ("plan_path", "single"),
-    ("sokoban", "single"),
+    ("plan_path", "tool_planner"),
+    ("sokoban", "tool_planner"),
     ("sudoku", "single"),
 ]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.

@@ -41,9 +41,9 @@ PLAYABLE = {
     "search": ("hierarchy", "single_search"),
     "code": ("coder_tester",),
     "math_tool": ("reasoner_tool",),
-    "plan_path": ("single",),
-    "sokoban": ("single",),
-    "sudoku": ("single",),
+    "plan_path": ("tool_planner", "single"),
+    "sokoban": ("tool_planner", "single"),
+    "sudoku": ("tool_planner", "single"),
 }
 # What a file leaves to the user.
 ASKED = {

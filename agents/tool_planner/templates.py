@@ -1,0 +1,62 @@
+"""Prompts of tool agent and planner.
+
+``full`` is meant for instruction-tuned models and goes through their chat template; ``compact`` is a raw transcript for small models. What
+stands between the tags in these prompts is no move of any world, so that copying it earns nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drmas_pl.prompts import Template
+
+_RECORDS: Final = {
+    "proposal": "[Proposal by the tool agent]\n{text}",
+    "check": "[What the proposal would lead to]\n{text}",
+    "action": "[Action that was played]\n{text}",
+    "information": "[What happened]\n{text}",
+}
+_NOTHING_YET: Final = "(nothing yet)"
+_TASK: Final = (
+    "{question}\n\nWhat happened last:\n{history}\n\nActions left, this one included: {turns_left}.\n\n"
+)
+
+TOOL: Final = Template(
+    system=(
+        "You are the tool agent in a team of two. You work out moves; they are tried out on a copy, and a planner decides what is played."
+    ),
+    user=(
+        _TASK + "Work out the next action from the latest board, step by step and coordinate by coordinate. "
+        "Finish with exactly one <proposal>your action</proposal>."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+PLANNER: Final = Template(
+    system="You are the planner in a team of two. A tool agent proposes moves and has them tried out; you decide what is played.",
+    user=(
+        _TASK
+        + "Check the proposal and what it would lead to. Take it over if it is good, repair it if it is not. "
+        "Finish with exactly one <action>your action</action>."
+    ),
+    records=_RECORDS,
+    no_history=_NOTHING_YET,
+    separator="\n\n",
+)
+
+_COMPACT_RECORDS: Final = {
+    "proposal": "propose: <proposal>{text}</proposal>\n",
+    "check": "check: {text}\n",
+    "action": "act: <action>{text}</action>\n",
+    "information": "{text}\n",
+}
+
+COMPACT_TOOL: Final = Template(
+    user="{question}\n{history}propose: ", records=_COMPACT_RECORDS, separator="", chat=False
+)
+
+COMPACT_PLANNER: Final = Template(
+    user="{question}\n{history}act: ", records=_COMPACT_RECORDS, separator="", chat=False
+)
