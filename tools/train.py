@@ -67,9 +67,15 @@ def launch(words: Sequence[str]) -> int:
     from hydra.errors import HydraException
     from omegaconf import DictConfig
 
-    from drmas_pl.tools.launch.arguments import BARE_FLAGS, MODULE, is_multirun, primary_file, separate
+    from drmas_pl.tools.launch.arguments import (
+        BARE_FLAGS,
+        MODULE,
+        is_multirun,
+        primary_file,
+        resumed_from,
+        separate,
+    )
     from drmas_pl.tools.launch.compose import compose_run, first_line, fresh_folder
-    from drmas_pl.tools.launch.resume import resumed_from
 
     flags, overrides = separate(words)
     if resumed_from(overrides) is not None:

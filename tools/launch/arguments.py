@@ -106,6 +106,18 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, [*searched, *overrides]
 
 
+def resumed_from(overrides: Sequence[str]) -> str | None:
+    """Return the run or checkpoint that a command line goes on from.
+
+    >>> resumed_from(["resume=runs/a=b", "seed=1"]), resumed_from(["resume=null"])
+    ('runs/a=b', None)
+    """
+    values = [
+        value for prefix, key, value in map(split_override, overrides) if key == "resume" and prefix != "~"
+    ]
+    return values[-1] if values and values[-1] not in ("", "null") else None
+
+
 def is_multirun(flags: Collection[str]) -> bool:
     """Tell whether the flags ask for one run per value.
 

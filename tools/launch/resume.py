@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.tools.launch.arguments import REQUIRED, split_override
+from drmas_pl.tools.launch.arguments import REQUIRED, resumed_from, split_override
 from drmas_pl.tools.launch.compose import complete, compose_run, resolved
 from drmas_pl.tools.launch.roles import role_model
 from drmas_pl.tools.launch.stored import CONFIG, changed_config, leaves, read_config
@@ -42,18 +42,6 @@ class ResumePlan:
         if lines:
             lines.insert(0, f"from iteration {self.iteration} on with other settings than before:")
         return "\n".join([*lines, *self.notes])
-
-
-def resumed_from(overrides: Sequence[str]) -> str | None:
-    """Return the run or checkpoint that a command line goes on from.
-
-    >>> resumed_from(["resume=runs/a=b", "seed=1"]), resumed_from(["resume=null"])
-    ('runs/a=b', None)
-    """
-    values = [
-        value for prefix, key, value in map(split_override, overrides) if key == "resume" and prefix != "~"
-    ]
-    return values[-1] if values and values[-1] not in ("", "null") else None
 
 
 def plan_resume(overrides: Sequence[str]) -> ResumePlan:
