@@ -20,7 +20,8 @@ from drmas_pl.tools.launch.program import run_program
 
 if TYPE_CHECKING:
     from drmas_pl.tools.launch.build import Run
-    from drmas_pl.trainer.checkpoint import Manifest
+    from drmas_pl.tools.launch.evaluation import EvaluationPlan
+    from drmas_pl.trainer.manifest import Manifest
     from drmas_pl.types import Trajectory
 
 USAGE = """usage: drmas evaluate checkpoint=FOLDER [split=test] [setting=value ...]
@@ -45,30 +46,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def evaluate(words: Sequence[str]) -> int:
-    """Play one split, print the scores and write the record."""
-    import json
-
-    from drmas_pl.atomic import write_atomically
-    from drmas_pl.data.recorded import write_trajectories
+    """Check the words, then play one split."""
     from drmas_pl.errors import ConfigError
-    from drmas_pl.storage import writing
     from drmas_pl.tools.launch.arguments import separate
-    from drmas_pl.tools.launch.build import build_run
     from drmas_pl.tools.launch.evaluation import plan_evaluation
-    from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
-    from drmas_pl.trainer.recording import with_prompts
 
     flags, overrides = separate(words)
     if flags:
         raise ConfigError(f"{flags[0]} is no flag of this program; --help shows what there is")
-    plan = plan_evaluation(overrides)
+    return play(plan_evaluation(overrides))
+
+
+def play(plan: EvaluationPlan) -> int:
+    """Build what a plan says, play it, print the scores and write the record."""
+    import json
+
+    from drmas_pl.atomic import write_atomically
+    from drmas_pl.data.recorded import write_trajectories
+    from drmas_pl.storage import writing
+    from drmas_pl.tools.launch.build import build_run
+    from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
+    from drmas_pl.trainer.recording import with_prompts
+
     split = plan.request.split
     run = build_run(plan.config, splits=(split,))
     try:
         if plan.manifest is not None:
             adopt(run, plan.manifest, Path(str(plan.request.checkpoint)))
-        play = run.trainer.test if split == "test" else run.trainer.validate
-        result = play(run.team, run.groups, run.data)
+        played = run.trainer.test if split == "test" else run.trainer.validate
+        result = played(run.team, run.groups, run.data)
     finally:
         run.close()
     print(evaluation_table(run, result))

@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +32,11 @@ from drmas_pl.atomic import write_atomically
 from drmas_pl.errors import CheckpointError
 from drmas_pl.storage import writing
 from drmas_pl.trainer.drawing import Drawn, save_drawn
+from drmas_pl.trainer.manifest import MANIFEST, Manifest, aside, read_manifest
 from drmas_pl.workers.contract import Critic, Group
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 AHEAD = "ahead"
 CALLBACKS = "callbacks.pt"
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint says about itself.
-
-    Attributes:
-        iteration: Completed iterations.
-        seed: Run seed.
-        agents: Worker group by agent name.
-        templates: Hash of each agent's prompt template.
-        data: What decides the run's tasks and prompts: fingerprints by name.
-        state: Further trainer state: evaluations so far and counters.
-        format: Version of this layout.
-    """
-
-    iteration: int
-    seed: int
-    agents: Mapping[str, str]
-    templates: Mapping[str, str]
-    data: Mapping[str, str]
-    state: Mapping[str, Any] = field(default_factory=dict)
-    format: int = FORMAT
 
 
 def save_checkpoint(
@@ -99,7 +75,7 @@ def save_checkpoint(
             raise
         _put_in_place(partial, target)
         write_atomically(folder / "last", target.name)
-        shutil.rmtree(_aside(target), ignore_errors=True)
+        shutil.rmtree(aside(target), ignore_errors=True)
     return target
 
 
@@ -126,8 +102,8 @@ def _write_parts(
 def _put_in_place(partial: Path, target: Path) -> None:
     """Give a written checkpoint its name; one that has it already is moved aside."""
     if target.exists():
-        shutil.rmtree(_aside(target), ignore_errors=True)
-        os.replace(target, _aside(target))
+        shutil.rmtree(aside(target), ignore_errors=True)
+        os.replace(target, aside(target))
     os.replace(partial, target)
 
 
@@ -137,47 +113,6 @@ def prune_checkpoints(folder: Path, keep: set[str]) -> None:
         for path in folder.glob(pattern):
             if path.name not in keep:
                 shutil.rmtree(path)
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint folder meant by ``path``: a checkpoint, a ``checkpoints`` folder or a run folder (its last one).
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    start = Path(path)
-    for candidate in (start, start / "checkpoints"):
-        if (candidate / MANIFEST).is_file():
-            return candidate
-        pointer = candidate / "last"
-        if pointer.is_file():
-            newest = candidate / pointer.read_text().strip()
-            for whole in (newest, _aside(newest)):
-                if (whole / MANIFEST).is_file():
-                    return whole
-    raise CheckpointError(
-        f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}"
-    )
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read a checkpoint's manifest.
-
-    Raises:
-        CheckpointError: It is missing, damaged or of another format.
-    """
-    try:
-        record = json.loads((path / MANIFEST).read_text())
-        manifest = Manifest(**record)
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"checkpoint {path} cannot be read ({error}); choose another one of the run"
-        ) from error
-    if manifest.format != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it"
-        )
-    return manifest
 
 
 def load_checkpoint(
@@ -239,8 +174,3 @@ def load_callbacks(path: Path) -> dict[str, Any]:
             f"{path / CALLBACKS} cannot be read ({str(error).splitlines()[0]}); choose another checkpoint of the run, or delete the "
             "file to let callbacks begin anew"
         ) from error
-
-
-def _aside(target: Path) -> Path:
-    """Where a checkpoint is kept while a new one takes its name."""
-    return target.with_name(f".replaced-{target.name}")

@@ -16,9 +16,9 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.team import Team
-from drmas_pl.trainer.checkpoint import Manifest
 from drmas_pl.trainer.diagnosis import Diagnosis
 from drmas_pl.trainer.evaluate import Evaluation
+from drmas_pl.trainer.manifest import Manifest
 from drmas_pl.workers.contract import Group
 
 log = logging.getLogger(__name__)

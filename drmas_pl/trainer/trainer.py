@@ -45,7 +45,6 @@ from drmas_pl.trainer.callbacks import (
 )
 from drmas_pl.trainer.checkpoint import (
     AHEAD,
-    find_checkpoint,
     load_callbacks,
     load_checkpoint,
     prune_checkpoints,
@@ -59,6 +58,7 @@ from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
 from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
 from drmas_pl.trainer.loggers import as_loggers, begin_logging, finalize
+from drmas_pl.trainer.manifest import find_checkpoint
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
 from drmas_pl.trainer.player import Player, make_collector

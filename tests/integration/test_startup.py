@@ -30,11 +30,16 @@ WORDS = [
     [*TEAM, "advantage=gropo"],
     ["+env=serch"],
     [*TEAM, "optimizer.lr=interval(0,1)"],
+    ["resume=nowhere"],
     [],
 ]
 EVALUATION = [
     ["--help"],
     ["--version"],
+    ["chekpoint=x"],
+    ["checkpoint=nowhere"],
+    [*TEAM, "model=tiny_serch"],
+    [*TEAM, "evaluation.sampels=3"],
 ]
 CODE = """
 import json, os, sys, time

@@ -12,7 +12,8 @@ from torch import nn
 
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools.launch.construct import settings
-from drmas_pl.tools.launch.roles import ModelSettings, load_named, named_model
+from drmas_pl.tools.launch.model_settings import ModelSettings, named_model
+from drmas_pl.tools.launch.roles import load_named
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import CriticPlan, CriticSharing, build_critics, plan_critics
 from drmas_pl.workers.critic import CriticGroup, CriticSettings

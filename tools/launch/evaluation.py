@@ -15,12 +15,11 @@ from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.tools.launch.arguments import nearest, split_override
 from drmas_pl.tools.launch.compose import complete, compose_run, resolved
 from drmas_pl.tools.launch.construct import settings
-from drmas_pl.tools.launch.roles import role_model
+from drmas_pl.tools.launch.model_settings import role_model
 from drmas_pl.tools.launch.stored import CONFIG, changed_config, read_config
 from drmas_pl.tools.launch.trust import check_trust, take_trust
-from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
 from drmas_pl.trust import Trust
-from drmas_pl.workers.build_critics import CRITIC
 
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
@@ -163,6 +162,9 @@ def _by_frozen_group(section: Mapping[str, Any], sharing: str, folders: Mapping[
 
     Critics are left out, since there are none.
     """
+    # comes with torch, which a word that is not known does not wait for
+    from drmas_pl.workers.build_critics import CRITIC
+
     groups = {Path(folder).name for folder in folders.values()} if sharing == "shared" else set()
     names = {group: "frozen" if len(groups) == 1 else f"frozen-{group}" for group in groups}
     asked = {

@@ -13,8 +13,8 @@ from lightning.pytorch.callbacks import Callback
 from drmas_pl.atomic import write_atomically
 from drmas_pl.errors import ConfigError
 from drmas_pl.storage import writing
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
 from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.trainer.manifest import find_checkpoint, read_manifest
 
 
 def check_folder(output_dir: str, resume: str | None) -> None:

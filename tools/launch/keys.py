@@ -17,7 +17,7 @@ from drmas_pl.tools.launch.signatures import Signature, inspect_signature, signa
 
 # by name, since most of these classes come with torch
 ROLE_SETTINGS = {
-    "model": "drmas_pl.tools.launch.roles.ModelSettings",
+    "model": "drmas_pl.tools.launch.model_settings.ModelSettings",
     "sampling": "drmas_pl.types.SamplingParams",
     "objective": "drmas_pl.objective.PolicyObjective",
     "optimizer": "drmas_pl.optim.OptimizerSettings",

@@ -11,10 +11,10 @@ from typing import Any
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.tools.launch.arguments import REQUIRED, resumed_from, split_override
 from drmas_pl.tools.launch.compose import complete, compose_run, resolved
-from drmas_pl.tools.launch.roles import role_model
+from drmas_pl.tools.launch.model_settings import role_model
 from drmas_pl.tools.launch.stored import CONFIG, changed_config, leaves, read_config
 from drmas_pl.tools.launch.trust import check_trust, take_trust
-from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
 
 # Where a run is, and not what it is.
 _PLACES = ("resume", "output_dir")

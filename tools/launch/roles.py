@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import yaml
 from torch import nn
 
 from drmas_pl.agent import Agent
@@ -19,39 +16,13 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.team import Team
 from drmas_pl.tools.launch.arguments import nearest
 from drmas_pl.tools.launch.construct import build, settings
+from drmas_pl.tools.launch.model_settings import ModelSettings, role_model
 from drmas_pl.types import SamplingParams
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.update import UpdateSettings
 
 SAMPLING = ("temperature", "top_p", "top_k")
 TURNS = ("overflow", "invalid_penalty", "on_truncated")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """A model and what goes well with it.
-
-    Attributes:
-        path: What :func:`drmas_pl.models.load_model` understands.
-        template: Name of the prompt template its roles use, or the template's fields.
-        lr: Learning rate where none is set.
-        max_prompt_tokens: Prompt budget.
-        max_new_tokens: Response budget.
-        dtype: Data type of the weights.
-        attn_implementation: As in Transformers; None leaves the choice to it.
-        chat_template: Jinja template in the place of the tokenizer's own, or a file that holds it.
-        threads: CPU threads of torch; None leaves the choice to it.
-    """
-
-    path: str
-    template: str | dict[str, Any]
-    lr: float
-    max_prompt_tokens: int
-    max_new_tokens: int
-    dtype: Literal["float32", "bfloat16", "float16"]
-    attn_implementation: str | None
-    chat_template: str | None = None
-    threads: int | None = None
 
 
 def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:
@@ -127,11 +98,6 @@ def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
     return list(team.possible_agents)
 
 
-def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:
-    """Return the model of a role."""
-    return named_model(config["agents"]["roles"][name].get("model"), config, f"agents.roles.{name}.model")
-
-
 def loaded_models(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, ModelSettings]:
     """Return the models of roles by path.
 
@@ -149,16 +115,6 @@ def loaded_models(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, 
                     f"with {getattr(known, key)!r}; one model is loaded once, so that these must be equal"
                 )
     return models
-
-
-def named_model(
-    choice: str | Mapping[str, Any] | None, config: Mapping[str, Any], where: str
-) -> ModelSettings:
-    """Return the model that a setting names: the run's, that of a file in ``conf/model``, or a path with the run's other settings."""
-    if isinstance(choice, str):
-        file = resources.files("drmas_pl.conf") / "model" / f"{choice}.yaml"
-        choice = yaml.safe_load(file.read_text()) if file.is_file() else {"path": choice}
-    return settings(ModelSettings, {**config["model"], **(choice or {})}, where)
 
 
 def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:

@@ -17,32 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import gymnasium
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
-
-from drmas_pl.agent import Agent
-from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
-from drmas_pl.objective import PolicyObjective
-from drmas_pl.retrieval.base import Retriever
-from drmas_pl.rollout.estimators import AdvantageEstimator
-from drmas_pl.team import Team
 from drmas_pl.tools.launch.arguments import split_override
 from drmas_pl.trust import VARIABLE, Trust, environment_trust, own_part, packages, parse_trust
 
-# What parts of a run are derived from. Other classes of the library, which may write files or start processes, are no parts.
-_PARTS = (
-    gymnasium.Env,
-    Team,
-    Agent,
-    Engine,
-    AdvantageEstimator,
-    Retriever,
-    PolicyObjective,
-    Callback,
-    Logger,
-)
 _TARGET = "_target_"
 # Further settings by which a configuration has somebody's code run, by their last words: what they do.
 _RISKS = {
@@ -141,7 +119,28 @@ def _known(name: Any) -> bool:
     if name in _shipped():
         return True
     part = own_part(name)
-    return inspect.isclass(part) and issubclass(part, _PARTS)
+    return inspect.isclass(part) and issubclass(part, _parts())
+
+
+@functools.cache
+def _parts() -> tuple[type, ...]:
+    """Return what parts of a run are derived from; other classes, which may write files or start processes, are none.
+
+    They come with torch, and are needed only for a name that no shipped file has.
+    """
+    import gymnasium
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
+
+    from drmas_pl.agent import Agent
+    from drmas_pl.engines.base import Engine
+    from drmas_pl.objective import PolicyObjective
+    from drmas_pl.retrieval.base import Retriever
+    from drmas_pl.rollout.estimators import AdvantageEstimator
+    from drmas_pl.team import Team
+
+    ours = (Team, Agent, Engine, AdvantageEstimator, Retriever, PolicyObjective)
+    return (gymnasium.Env, *ours, Callback, Logger)
 
 
 @functools.cache

@@ -23,7 +23,8 @@ from drmas_pl.tools.launch.build import build_trainer
 from drmas_pl.tools.launch.compose import Choices, compose_file
 from drmas_pl.tools.launch.construct import build, import_target
 from drmas_pl.tools.launch.engines import build_engine, engine_sections
-from drmas_pl.tools.launch.roles import ModelSettings, build_binding, check_run_settings, role_order
+from drmas_pl.tools.launch.model_settings import ModelSettings
+from drmas_pl.tools.launch.roles import build_binding, check_run_settings, role_order
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.launching import configure

@@ -20,7 +20,7 @@ from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.rollout.baselines import BestOfK
 from drmas_pl.rollout.credit import TeamReward
 from drmas_pl.rollout.estimators import GroupNormalizer
-from drmas_pl.trainer.checkpoint import read_manifest
+from drmas_pl.trainer.manifest import read_manifest
 from drmas_pl.trainer.method import Learner
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks

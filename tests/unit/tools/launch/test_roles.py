@@ -12,13 +12,12 @@ import pytest
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.errors import ConfigError
 from drmas_pl.tools.launch.keys import ROLE_SETTINGS
+from drmas_pl.tools.launch.model_settings import ModelSettings, role_model
 from drmas_pl.tools.launch.roles import (
-    ModelSettings,
     build_binding,
     check_run_settings,
     load_named,
     loaded_models,
-    role_model,
     role_order,
     with_chat_templates,
 )
