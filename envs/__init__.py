@@ -14,3 +14,11 @@ for _id, _entry_point in (
     ("drmas/Sudoku-v0", "drmas_pl.envs.sudoku:SudokuEnv"),
 ):
     gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)
+for _game in ("TicTacToe", "Kuhn"):
+    gymnasium.register(
+        f"drmas/{_game}-v0",
+        entry_point="drmas_pl.envs.board_games:BoardGameEnv",
+        kwargs={"game": _game.lower()},
+        disable_env_checker=True,
+        order_enforce=False,
+    )

@@ -10,8 +10,10 @@ from drmas_pl.agents.coder_tester import CoderTesterTeam
 from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.agents.reasoner_tool import ReasonerToolTeam
+from drmas_pl.agents.self_play import SelfPlayTeam
 from drmas_pl.agents.single import SingleTeam
 from drmas_pl.agents.tool_planner import ToolPlannerTeam
+from drmas_pl.envs.board_games import BoardGameEnv
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.plan_path import PlanPathEnv
@@ -30,11 +32,13 @@ DECLARING = (
     PlanPathEnv,
     SokobanEnv,
     SudokuEnv,
+    BoardGameEnv,
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,
     ReasonerToolTeam,
     ToolPlannerTeam,
+    SelfPlayTeam,
     SingleTeam,
 )
 INTRODUCTION = """# Metrics

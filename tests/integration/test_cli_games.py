@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from drmas_pl.tools.evaluate import main as evaluate
 from drmas_pl.tools.train import main
 
 SHORT = [
@@ -44,3 +45,22 @@ def test_every_puzzle_trains_from_the_command_line(
     # an untrained model says nothing of use, so that every episode is played to its limit of 6 turns
     assert (logged["train/success"], logged["train/truncated"], logged["train/failed"]) == (0.0, 1.0, 0.0)
     assert logged["train/illegal_actions"] == 6.0 and logged["train/reward"] == pytest.approx(-0.06)
+
+
+def test_a_policy_plays_against_itself_and_a_scripted_player_tests_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["+env=kuhn", "+agents=self_play", *SHORT, "output_dir=run"]) == 0
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    logged = {name: value for line in lines for name, value in json.loads(line).items()}
+    # an untrained model says nothing of use, so that the first player loses at once
+    assert (logged["train/reward"], logged["train/illegal_moves"], logged["train/failed"]) == (0.0, 1.0, 0.0)
+    words = ["checkpoint=run", "env.opponent=optimal", "env.opponent_seat=first", "output=record.json"]
+    assert evaluate([*words, "evaluation.samples=1", "evaluation.greedy=false"]) == 0
+    record = json.loads((tmp_path / "record.json").read_text())
+    # the reward is the first seat's score, success and score are those of the seat that the model has
+    found = {
+        name: record["metrics"][f"test/{name}"] for name in ("second/calls", "reward", "success", "score")
+    }
+    assert found == {"second/calls": 1.0, "reward": 1.0, "success": 0.0, "score": 0.0}

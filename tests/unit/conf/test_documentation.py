@@ -25,6 +25,8 @@ PLAYED = [
     ("plan_path", "tool_planner"),
     ("sokoban", "tool_planner"),
     ("sudoku", "single"),
+    ("tictactoe", "self_play"),
+    ("kuhn", "self_play"),
 ]
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (

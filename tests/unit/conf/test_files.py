@@ -45,6 +45,8 @@ PLAYABLE = {
     "plan_path": ("tool_planner", "single"),
     "sokoban": ("tool_planner", "single"),
     "sudoku": ("tool_planner", "single"),
+    "tictactoe": ("self_play", "single"),
+    "kuhn": ("self_play", "single"),
 }
 # What a file leaves to the user.
 ASKED = {

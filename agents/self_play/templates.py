@@ -1,0 +1,28 @@
+"""Prompts of a player.
+
+Both seats have the same ones; which seat an agent has, and what it alone may see, stands in a record of its own. What stands between the
+tags is no move of any game.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from drmas_pl.prompts import Template
+
+PLAYER: Final = Template(
+    system="You play a game against somebody else, and you want to win it.",
+    user=(
+        "{question}\n\n{history}\n\n"
+        "Think about what you know and what your opponent may do. Finish with exactly one <action>your action</action>."
+    ),
+    records={"information": "Now:\n{text}", "private": "{text}"},
+    separator="\n\n",
+)
+
+COMPACT_PLAYER: Final = Template(
+    user="{question}\n{history}act: ",
+    records={"information": "{text}\n", "private": "{text}\n"},
+    separator="",
+    chat=False,
+)
