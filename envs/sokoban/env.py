@@ -33,7 +33,7 @@ class SokobanEnv(PlanningEnv[Warehouse]):
 
     Moves are played one by one until the level is solved; the list stops at a move against the rules, which counts as well. Solving
     earns 1. The potential is minus the least sum of Manhattan distances from boxes to goals, per box, divided by the largest distance
-    inside the outer walls.
+    in the level.
 
     Args:
         tasks: Levels to draw from when ``reset`` is given none; None draws ``size`` training levels with the settings below.
@@ -74,7 +74,7 @@ class SokobanEnv(PlanningEnv[Warehouse]):
         max_turns: int = 6,
         max_moves: int = 30,
         step_cost: float = 0.01,
-        shaping: float = 0.5,
+        shaping: float = 1.0,
         on_deadlock: OnDeadlock = "continue",
         show_rules: bool = True,
         render_mode: str | None = None,
@@ -128,7 +128,7 @@ class SokobanEnv(PlanningEnv[Warehouse]):
 
     def potential(self, state: Warehouse) -> float:
         """Return minus the boxes' average share of the largest Manhattan distance that is left."""
-        return -remaining_distance(state) / (len(state.boxes) * (state.height + state.width - 6))
+        return -remaining_distance(state) / (len(state.boxes) * (state.height + state.width - 2))
 
     def solved(self, state: Warehouse) -> bool:
         """Tell whether every box is on a goal."""

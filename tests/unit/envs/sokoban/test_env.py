@@ -25,8 +25,8 @@ def start(**settings: Any) -> SokobanEnv:
 
 def test_a_solution_earns_one_and_the_potential() -> None:
     observation, reward, terminated, truncated, info = start().step("D R R")
-    # the largest distance inside a wall of 5 x 6 cells is 2 + 3, of which the box was 2 away
-    assert reward == pytest.approx(1 + 0.5 * 2 / 5 - 0.03)
+    # the largest distance in a level of 5 x 6 cells is 4 + 5, and the box was 2 away from the goal
+    assert reward == pytest.approx(1 + 2 / 9 - 0.03)
     assert (terminated, truncated, info["success"]) == (True, False, True)
     assert info["metrics"] == {"moves": 3.0, "illegal_actions": 0.0, "deadlocked": 0.0}
     assert observation.endswith("#--@*#\n#----#\n######") and observation.startswith("Solved.")
@@ -37,8 +37,8 @@ def test_a_solution_earns_one_and_the_potential() -> None:
     [
         ("U D", -0.01, "Move 1 (U) is blocked"),
         ("push", -0.01, "Not executed"),
-        ("D R", 0.1 - 0.02, "Moves made: 2."),
-        ("R D", -0.1 - 0.02, "Moves made: 2."),
+        ("D R", 1 / 9 - 0.02, "Moves made: 2."),
+        ("R D", -1 / 9 - 0.02, "Moves made: 2."),
     ],
 )
 def test_one_action(action: str, reward: float, shown: str) -> None:
