@@ -88,8 +88,8 @@ def solutions(grid: Grid, *, limit: int = 2, random: Random | None = None) -> li
         limit: Number of solutions after which to stop; 2 tells whether there is exactly one.
         random: Shuffles the order of values; None takes them in order.
 
-    >>> [write_grid(found) for found in solutions(parse_grid(["12..", "..12", "21..", "...1"]))]
-    [['1234', '3412', '2143', '4321']]
+    >>> [write_grid(found) for found in solutions(parse_grid(["..4.", "...2", "1.24", "4.31"]))]
+    [['2143', '3412', '1324', '4231']]
     """
     board = [list(row) for row in grid]
     free = _Free(len(grid))
