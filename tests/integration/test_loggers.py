@@ -104,7 +104,8 @@ def test_a_resumed_run_repeats_no_step(tmp_path: Path, stop: int, every: int) ->
     written, records = tensorboard(tmp_path / "logs"), trainer.folder.read_metrics()
     for name in ("train/reward", "train/editor/calls", SCORE):
         expected = [record["iteration"] for record in records if name in record]
-        assert [event.step for event in written.Scalars(name)] == expected, name
+        # files that are begun within one second are read in any order
+        assert sorted(event.step for event in written.Scalars(name)) == expected, name
         assert [row["iteration"] for row in rows(tmp_path / "logs") if name in row] == expected
     assert len(records) == 9
 
