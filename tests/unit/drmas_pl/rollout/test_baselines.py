@@ -157,7 +157,7 @@ ALL: list[AdvantageEstimator] = [
 ]
 
 
-@pytest.mark.parametrize("estimator", ALL, ids=repr)
+@pytest.mark.parametrize("estimator", ALL)
 def test_turns_that_are_not_trained_get_nothing_and_change_nothing(estimator: AdvantageEstimator) -> None:
     rewards = [[0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
     plain = [play("SV", pay, sample=n, success=pay[1] == 1) for n, pay in enumerate(rewards)]
@@ -176,7 +176,7 @@ def test_turns_that_are_not_trained_get_nothing_and_change_nothing(estimator: Ad
     assert torch.allclose(found[::2], expected) and len(build_table(plain, AGENTS)) == 6
 
 
-@pytest.mark.parametrize("estimator", ALL, ids=repr)
+@pytest.mark.parametrize("estimator", ALL)
 def test_an_empty_table_has_no_advantages(estimator: AdvantageEstimator) -> None:
     assert estimator(build_table([], AGENTS)).tolist() == []  # type: ignore[union-attr]
 

@@ -60,7 +60,6 @@ def find(
             "rollout": {"staleness": 1},
         },
     ],
-    ids=str,
 )
 def test_sound_methods_pass(settings: dict[str, Any]) -> None:
     assert find(**settings) == []
@@ -92,7 +91,6 @@ def test_sound_methods_pass(settings: dict[str, Any]) -> None:
             "got rollout.max_draws=10 with rollout.samples=1, which drops every task; raise rollout.samples",
         ),
     ],
-    ids=str,
 )
 def test_runs_of_no_use_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -121,7 +119,6 @@ def test_runs_of_no_use_are_refused(settings: dict[str, Any], message: str) -> N
             "agents ['writer'] learn from samples of older weights (rollout.staleness=1)",
         ),
     ],
-    ids=str,
 )
 def test_methods_that_are_not_what_they_say_are_told(settings: dict[str, Any], message: str) -> None:
     (finding,) = find(**settings)

@@ -63,7 +63,6 @@ TEAM = WriterEditor(EvenEnv())
         ({"logger": [object()]}, "logger must be a Lightning logger, a list of them, True or False, got"),
         ({"hparams": [1]}, "hparams must be a mapping or None, got [1] (list)"),
     ],
-    ids=str,
 )
 def test_the_trainer_refuses_other_types(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError) as caught:
@@ -76,7 +75,7 @@ def test_the_folder_must_be_a_path() -> None:
         make_trainer(None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("callbacks", [[object()], ["Timer"]], ids=str)
+@pytest.mark.parametrize("callbacks", [[object()], ["Timer"]])
 def test_what_is_no_callback_is_refused(callbacks: list[Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^callbacks\[0\] must be a Lightning callback, got "):
         make_trainer(tmp_path, callbacks=callbacks)
@@ -133,7 +132,6 @@ def test_swapped_arguments_are_named(method: str, tmp_path: Path) -> None:
         (lambda: OptimizerSettings(lr="1e-3"), "OptimizerSettings.lr must be a number, got '1e-3' (str)"),
         (lambda: UpdateSettings(epochs=None), "UpdateSettings.epochs must be a whole number, got None"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_public_classes_refuse_other_types(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError) as caught:
