@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.tools.evaluate import main as evaluate
 from drmas_pl.tools.launch.trust import check_trust, take_trust
+from drmas_pl.tools.train import main as train
 from drmas_pl.trust import Trust
 from tests.helpers.launching import configure
 
@@ -196,3 +200,38 @@ def test_trust_that_names_nothing_is_refused() -> None:
         ConfigError, match=r"trust must be true, false, or names such as \[my_package\], got '\[a,\]'"
     ):
         take_trust(["trust=[a,]"])
+
+
+@pytest.mark.parametrize("program", ["evaluate", "train"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"env": {"_target_": "os.system", "command": "touch started", "name": "search"}},
+        {"credit": {"_target_": "os.system", "command": "touch started"}},
+        {"engine": {"_target_": "evil.Engine"}},
+    ],
+)
+@pytest.mark.parametrize(
+    "words", [(), ("+env=search", "+agents=hierarchy", "credit=team", "engine=transformers")]
+)
+def test_neither_going_on_nor_evaluating_runs_what_a_folder_names(
+    stored: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    node: dict[str, Any],
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "run/checkpoints/iteration-000001"
+    checkpoint.mkdir(parents=True)
+    agents = dict.fromkeys(("verifier", "search", "answer"), "shared")
+    manifest = {"iteration": 1, "seed": 0, "agents": agents, "templates": agents, "data": {}}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({**stored, **node}))
+    (tmp_path / "evil.py").write_text("open('started', 'w')\n")
+    main, word = (evaluate, "checkpoint") if program == "evaluate" else (train, "resume")
+    assert main([f"{word}={checkpoint}", *(words if program == "train" else ())]) == 2
+    assert "config.yaml would run code that is no part of drmas_pl:" in capsys.readouterr().err
+    assert not (tmp_path / "started").exists()
