@@ -114,7 +114,9 @@ def run(
         # what distant engines say has made-up log-probs
         update = UpdateSettings(mismatch_alarm=float("inf"))
         bindings = [
-            AgentBinding(Speaker(name, sampling={"max_new_tokens": 16}), "tiny", update=update)
+            AgentBinding(
+                Speaker(name, max_prompt_tokens=256, sampling={"max_new_tokens": 16}), "tiny", update=update
+            )
             for name in AGENTS
         ]
         groups = build_groups(
