@@ -232,11 +232,13 @@ def _check_report(report: Mapping[str, Any], model: PreTrainedModel, folder: Pat
         )
     shapes = sorted(report["mismatched_keys"])
     if shapes:
-        name, found, expected = shapes[0]
+        # Transformers 4 reports the names alone
+        name, *sizes = (shapes[0],) if isinstance(shapes[0], str) else shapes[0]
+        how = f"shape {tuple(sizes[0])} instead of {tuple(sizes[1])}" if sizes else "another shape"
         others = f", and {len(shapes) - 1} more do not fit" if len(shapes) > 1 else ""
         raise ConfigError(
-            f"the weights in {folder} are not those of its config.json: {name} has shape {tuple(found)} instead of {tuple(expected)}"
-            f"{others}; download or copy the model again, both from one place"
+            f"the weights in {folder} are not those of its config.json: {name} has {how}{others}; download or copy the model again, "
+            "both from one place"
         )
     foreign = sorted(name for name in report["unexpected_keys"] if not name.endswith(_CONSTANTS))
     heads = [name for name in foreign if name.startswith(_VALUE_HEADS)]
