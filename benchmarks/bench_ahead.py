@@ -32,7 +32,7 @@ from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_policy
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.types import Completion, GenerationRequest, Record, Task
+from drmas_pl.types import Completion, GenerationRequest, Message, Task
 from drmas_pl.workers.build import AgentBinding, build_groups
 from drmas_pl.workers.update import UpdateSettings
 
@@ -65,7 +65,7 @@ class _Pair(Team):
     def play(self, agent: str, parsed: Parsed) -> Move:
         last = agent == AGENTS[-1]
         return Move(
-            AGENTS if last else (), parsed.action if last else None, (Record(agent, "text", parsed.action),)
+            AGENTS if last else (), parsed.action if last else None, (Message(agent, "text", parsed.action),)
         )
 
 

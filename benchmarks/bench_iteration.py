@@ -26,16 +26,16 @@ from transformers import AutoTokenizer
 
 from benchmarks.workload import isolated, make_prompts, peak_gigabytes, prompt_ids, table
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.objective import PolicyObjective
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.functional import group_normalize
-from drmas_pl.malloc import keep_freed_memory
-from drmas_pl.models import load_model, resolve
-from drmas_pl.objective import PolicyObjective
+from drmas_pl.models.loading import load_model, resolve
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.types import GenerationRequest, SamplingParams
-from drmas_pl.workers.group import GroupSettings, WorkerGroup
+from drmas_pl.utils.memory import keep_freed_memory
+from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.update import UpdateSettings
 
 TRL_SCRIPT = Path(__file__).with_name("trl_iteration.py")
@@ -59,14 +59,14 @@ def run_ours(job: dict[str, Any]) -> dict[str, Any]:
     update = UpdateSettings(micro_batch_tokens=job["budget"], activation_checkpointing=job["checkpointing"])
     # an id that does not exist never ends a response
     engine = TransformersEngine(model, tokenizer, stop_token_ids=[len(tokenizer) + 1])
-    group = WorkerGroup(
+    group = PolicyWorker(
         "bench",
         policy=model,
         tokenizer=tokenizer,
         agents=[_Speaker()],
         engine=engine,
         fabric=fabric,
-        settings=GroupSettings(OptimizerSettings(lr=1e-6), update, total_steps=job["steps"]),
+        settings=PolicyWorkerSettings(OptimizerSettings(lr=1e-6), update, total_steps=job["steps"]),
     )
     per_step = job["prompts_per_step"]
     seconds, rollout, mismatch = [], [], 0.0
@@ -91,7 +91,7 @@ def run_ours(job: dict[str, Any]) -> dict[str, Any]:
 
 def sample_rows(
     engine: Engine, tokenizer: Any, prompts: list[dict[str, str]], *, samples: int, tokens: int, seed: int
-) -> list[Row]:
+) -> list[TrainingRow]:
     """Sample, score and compare the responses of each prompt."""
     sampling = SamplingParams(temperature=1.0, max_new_tokens=tokens)
     pairs = [(number, prompt) for number, prompt in enumerate(prompts) for _ in range(samples)]
@@ -109,7 +109,7 @@ def sample_rows(
     scope = torch.tensor([number for number, _ in pairs])
     advantages = group_normalize(scores, scope, scope, eps=1e-6).tolist()
     return [
-        Row("speaker", request.prompt_ids, completion.token_ids, completion.logprobs, advantage)
+        TrainingRow("speaker", request.prompt_ids, completion.token_ids, completion.logprobs, advantage)
         for request, completion, advantage in zip(requests, completions, advantages)
     ]
 

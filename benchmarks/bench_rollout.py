@@ -27,12 +27,12 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks.workload import isolated, make_prompts, prompt_ids, table
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
 from drmas_pl.engines.transformers import TransformersEngine, evaluating
-from drmas_pl.malloc import keep_freed_memory
-from drmas_pl.models import load_model, resolve
-from drmas_pl.policy import response_logprobs
+from drmas_pl.kernels.policy_logprobs import response_logprobs
+from drmas_pl.models.loading import load_model, resolve
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
+from drmas_pl.utils.memory import keep_freed_memory
 
 OTHERS = Path(__file__).with_name("other_rollouts.py")
 OURS = "drmas_pl"
@@ -87,7 +87,10 @@ def mismatch(model: Any, requests: Sequence[GenerationRequest], completions: Seq
         own = [
             completion for request, completion in zip(requests, completions) if request.prompt_ids == prompt
         ][:8]
-        rows = [Row("speaker", prompt, completion.token_ids, completion.logprobs, 0.0) for completion in own]
+        rows = [
+            TrainingRow("speaker", prompt, completion.token_ids, completion.logprobs, 0.0)
+            for completion in own
+        ]
         batch = collate(rows, pad_id=0, denominator=1.0)
         with evaluating(model), torch.no_grad():
             found = response_logprobs(model, batch).logp

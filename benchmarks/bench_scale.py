@@ -25,7 +25,9 @@ import torch
 
 from benchmarks.workload import AnyText, Speaker, table
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.estimators import GroupNormalizer
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
@@ -33,13 +35,11 @@ from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.batching import check_collection
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.rollout.estimators import GroupNormalizer
-from drmas_pl.rollout.table import build_table
 from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.trainer.experience import training_rows
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics
-from drmas_pl.types import Record, Task, Trajectory
+from drmas_pl.types import Message, Task, Trajectory
 
 GOAL_TURNS_PER_SECOND = 5000
 GOAL_FLATNESS = 0.2
@@ -110,9 +110,9 @@ class _Relay(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         again = self.possible_agents if agent == self.possible_agents[-1] else ()
-        return Move(again, parsed.action, (Record(agent, "text", parsed.action),))
+        return Move(again, parsed.action, (Message(agent, "text", parsed.action),))
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         return tuple(self.history[-2:])
 
 
@@ -159,10 +159,10 @@ class Bench:
         """Play the iteration."""
         return self.collector.collect(self.tasks, self.engines, Phase("train", samples=self.size.samples))
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, list[Row]]:
+    def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, list[TrainingRow]]:
         """Do what a trainer does between play and update."""
         check_collection(trajectories, samples=self.size.samples, versions=dict.fromkeys(self.agents, 0))
-        rows = build_table(trajectories, self.agents)
+        rows = build_turn_batch(trajectories, self.agents)
         advantage = self.estimator(rows)
         found = training_rows(rows, advantage, align_turns={}, seed=0)
         collection_metrics("train", trajectories, list(self.agents))

@@ -21,21 +21,23 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.workload import isolated, median_seconds, peak_gigabytes, table
-from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
 from drmas_pl.functional.products import fast_product
-from drmas_pl.malloc import keep_freed_memory
-from drmas_pl.models import load_model
-from drmas_pl.packed.checkpointing import checkpoint_activations
-from drmas_pl.packed.compiling import compile_layers
-from drmas_pl.policy import response_logprobs
+from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
+from drmas_pl.kernels.compiling import compile_layers
+from drmas_pl.kernels.policy_logprobs import response_logprobs
+from drmas_pl.models.loading import load_model
+from drmas_pl.utils.memory import keep_freed_memory
 from drmas_pl.workers.scoring import chunk_rows
 
 PATHS = ("plain", "ours", "ours, checkpointing")
 COMPILED = "ours, compiled"
 
 
-def make_rows(vocabulary: int, *, prompts: int, samples: int, prompt_tokens: int, tokens: int) -> list[Row]:
+def make_rows(
+    vocabulary: int, *, prompts: int, samples: int, prompt_tokens: int, tokens: int
+) -> list[TrainingRow]:
     """Draw rows of random ids with advantages of both signs."""
     rng = random.Random(0)
 
@@ -44,7 +46,7 @@ def make_rows(vocabulary: int, *, prompts: int, samples: int, prompt_tokens: int
 
     groups = [draw(prompt_tokens) for _ in range(prompts)]
     return [
-        Row("a", prompt, draw(tokens), (0.0,) * tokens, rng.uniform(-1, 1))
+        TrainingRow("a", prompt, draw(tokens), (0.0,) * tokens, rng.uniform(-1, 1))
         for prompt in groups
         for _ in range(samples)
     ]

@@ -29,13 +29,13 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.bench_update import make_rows, plain_logprobs
 from benchmarks.workload import table
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
 from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.packed import forward
-from drmas_pl.packed.checkpointing import checkpoint_activations
-from drmas_pl.packed.compiling import compile_layers
-from drmas_pl.packed.tree import tree_kernel
-from drmas_pl.policy import response_logprobs
+from drmas_pl.kernels import packed_forward as forward
+from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
+from drmas_pl.kernels.compiling import compile_layers
+from drmas_pl.kernels.policy_logprobs import response_logprobs
+from drmas_pl.kernels.prefix_tree import tree_kernel
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.types import GenerationRequest, SamplingParams
 from drmas_pl.workers.scoring import chunk_rows
@@ -86,7 +86,7 @@ def clock(run: Callable[[], None], *, device: torch.device, repeats: int) -> tup
     return statistics.median(seconds[1:]), torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0
 
 
-def play_on(rows: Sequence[Row], *, turns: int, vocabulary: int) -> list[Row]:
+def play_on(rows: Sequence[TrainingRow], *, turns: int, vocabulary: int) -> list[TrainingRow]:
     """Let every row be the first turn of a trajectory; a later prompt is all that came before and an answer."""
     rng = random.Random(1)
 

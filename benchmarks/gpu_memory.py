@@ -23,20 +23,20 @@ from benchmarks.gpu import SIZES, build
 from benchmarks.workload import table
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.testing import tiny_tokenizer
-from drmas_pl.workers.group import GroupSettings, WorkerGroup
+from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.offload import RELEASED, device_meter
 from drmas_pl.workers.update import UpdateSettings
 
 GIB = 2**30
 
 
-def build_group(name: str, size: str, *, fabric: Fabric) -> WorkerGroup:
+def build_group(name: str, size: str, *, fabric: Fabric) -> PolicyWorker:
     """Build a sleeping group of random weights whose optimizer has made one step."""
     model = build(size, device=fabric.device, dtype=torch.float32)
     tokenizer = tiny_tokenizer()
     engine = TransformersEngine(model, tokenizer, stop_token_ids=[model.config.vocab_size])
-    settings = GroupSettings(update=UpdateSettings(offload="all"))
-    group = WorkerGroup(
+    settings = PolicyWorkerSettings(update=UpdateSettings(offload="all"))
+    group = PolicyWorker(
         name, policy=model, tokenizer=tokenizer, agents=[], engine=engine, fabric=fabric, settings=settings
     )
     with group.training():
@@ -48,7 +48,7 @@ def build_group(name: str, size: str, *, fabric: Fabric) -> WorkerGroup:
     return group
 
 
-def held(groups: list[WorkerGroup]) -> int:
+def held(groups: list[PolicyWorker]) -> int:
     """Count the bytes on the device."""
     meter = device_meter(groups[0].fabric.device)
     return (
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if all(record["released_share"] >= RELEASED for record in records) else 1
 
 
-def _tensors(group: WorkerGroup) -> Iterator[Tensor]:
+def _tensors(group: PolicyWorker) -> Iterator[Tensor]:
     yield from group.policy.parameters()
     optimizer: Any = group.optimizer
     for state in optimizer.optimizer.state.values():

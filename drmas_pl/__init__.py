@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drmas_pl.agent import Agent
-    from drmas_pl.checks import check_env, check_team
+    from drmas_pl.algorithms.estimators import GroupNormalizer
+    from drmas_pl.algorithms.objective import PolicyObjective
     from drmas_pl.data.module import TaskDataModule
     from drmas_pl.env import StepResult, TextEnv
-    from drmas_pl.gymnasium_env import GymnasiumTextEnv
-    from drmas_pl.objective import PolicyObjective
-    from drmas_pl.rollout.estimators import GroupNormalizer
+    from drmas_pl.integrations.gymnasium_env import GymnasiumTextEnv
     from drmas_pl.rollout.play import play
     from drmas_pl.team import Move, Team
+    from drmas_pl.testing.conformance import check_env, check_team
     from drmas_pl.trainer.trainer import MultiAgentTrainer
     from drmas_pl.types import SamplingParams, Task, Trajectory, Turn
     from drmas_pl.workers.build import AgentBinding, build_groups
@@ -27,11 +27,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Agent": "agent",
     "AgentBinding": "workers.build",
-    "GroupNormalizer": "rollout.estimators",
-    "GymnasiumTextEnv": "gymnasium_env",
+    "GroupNormalizer": "algorithms.estimators",
+    "GymnasiumTextEnv": "integrations.gymnasium_env",
     "Move": "team",
     "MultiAgentTrainer": "trainer.trainer",
-    "PolicyObjective": "objective",
+    "PolicyObjective": "algorithms.objective",
     "SamplingParams": "types",
     "StepResult": "env",
     "Task": "types",
@@ -41,8 +41,8 @@ _HOMES = {
     "Trajectory": "types",
     "Turn": "types",
     "build_groups": "workers.build",
-    "check_env": "checks",
-    "check_team": "checks",
+    "check_env": "testing.conformance",
+    "check_team": "testing.conformance",
     "play": "rollout.play",
 }
 __all__ = [

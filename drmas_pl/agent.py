@@ -16,22 +16,22 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from drmas_pl import agent_io
-from drmas_pl.batch import Row, TokenBatch
+from drmas_pl.algorithms.objective import Objective, describe_objective, make_objective
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow
 from drmas_pl.chat import closing_id, end_token_ids
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.checks import check_choice, check_range
 from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
-from drmas_pl.objective import Objective, describe_objective, make_objective
+from drmas_pl.kernels.policy_logprobs import response_logprobs
+from drmas_pl.models import agent_files as agent_io
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
-from drmas_pl.policy import response_logprobs
 from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.tokens import decode
-from drmas_pl.trust import Trust, environment_trust
-from drmas_pl.types import GenerationRequest, SamplingParams, Turn, View
-from drmas_pl.validation import check_arguments
+from drmas_pl.types import GenerationRequest, Observation, SamplingParams, Turn
+from drmas_pl.utils.trust import Trust, environment_trust
+from drmas_pl.utils.validation import check_arguments
 
 OnTruncated = Literal["penalise", "keep", "mask"]
 
@@ -49,8 +49,8 @@ class Agent(L.LightningModule):
         overflow: What to leave out of a prompt that exceeds it.
         invalid_penalty: Coefficient c subtracted from the score of a turn that is not valid.
         on_truncated: Whether a turn cut by the token limit is penalised like an invalid one, kept as it is, or left out of training.
-        objective: The loss: an :class:`~drmas_pl.objective.Objective`, which is kept as it is, or settings of
-            :class:`~drmas_pl.objective.PolicyObjective`.
+        objective: The loss: an :class:`~drmas_pl.algorithms.objective.Objective`, which is kept as it is, or settings of
+            :class:`~drmas_pl.algorithms.objective.PolicyObjective`.
         optimizer: Optimizer settings for a stock Trainer; worker groups bring their own.
 
     Raises:
@@ -126,7 +126,7 @@ class Agent(L.LightningModule):
             raise ConfigError(f"agent {self.name!r}: {error}") from error
         return self
 
-    def render(self, view: View) -> Prompt:
+    def render(self, view: Observation) -> Prompt:
         """Turn what the agent sees into prompt ids within its budget."""
         return self.template.render(
             view, self.tokenizer, max_tokens=self.max_prompt_tokens, overflow=self.overflow
@@ -218,7 +218,7 @@ class Agent(L.LightningModule):
         """Put the policy into training mode, which a stock Trainer leaves to the module; loaded models are in evaluation mode."""
         self.train()
 
-    def demonstration(self, view: View, text: str) -> Row:
+    def demonstration(self, view: Observation, text: str) -> TrainingRow:
         """Return what the agent should have said in some situation as a training row for supervised fine-tuning.
 
         Args:
@@ -231,9 +231,9 @@ class Agent(L.LightningModule):
         self._bound()
         end = closing_id(self.tokenizer, chat=self.template.chat)
         ids = (*self.tokenizer.encode(text, add_special_tokens=False), end)
-        return Row(self.name, self.render(view).ids, ids, (0.0,) * len(ids), 1.0)
+        return TrainingRow(self.name, self.render(view).ids, ids, (0.0,) * len(ids), 1.0)
 
-    def predict_step(self, batch: list[View], batch_idx: int = 0) -> list[str]:
+    def predict_step(self, batch: list[Observation], batch_idx: int = 0) -> list[str]:
         """Answer each view greedily and return the texts."""
         from drmas_pl.engines.transformers import TransformersEngine
 

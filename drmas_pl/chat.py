@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from drmas_pl.errors import ConfigError
 from drmas_pl.tokens import control_tokens
 
-Message = dict[str, str]
+ChatMessage = dict[str, str]
 _OPEN_THINK = re.compile(r"<think>\s*\Z")
 _SYSTEM, _USER, _OTHER, _ANSWER, _THOUGHT = "Sys7em", "Us3r", "0ther", "Answ3r", "Th0ught"
 
@@ -45,7 +45,9 @@ class TemplateTraits:
     end: str
 
 
-def render_chat(tokenizer: Any, messages: Sequence[Message], options: Mapping[str, Any] | None = None) -> str:
+def render_chat(
+    tokenizer: Any, messages: Sequence[ChatMessage], options: Mapping[str, Any] | None = None
+) -> str:
     """Render messages with the tokenizer's chat template, adapted to what it can do.
 
     Raises:
@@ -55,7 +57,7 @@ def render_chat(tokenizer: Any, messages: Sequence[Message], options: Mapping[st
     return _render(tokenizer, adapted, options or {})
 
 
-def adapt(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+def adapt(messages: Sequence[ChatMessage], traits: TemplateTraits) -> list[ChatMessage]:
     """Fold a system text into what follows and merge neighbours of one role where a template demands it.
 
     >>> traits = TemplateTraits(False, True, "", False, "", False, True, "")
@@ -63,7 +65,7 @@ def adapt(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     [{'role': 'user', 'content': 'Be brief.\\n\\nWhy?'}]
     """
     merge = traits.alternates or not traits.system
-    adapted: list[Message] = []
+    adapted: list[ChatMessage] = []
     for message in messages:
         role = "user" if message["role"] == "system" and not traits.system else message["role"]
         if merge and adapted and adapted[-1]["role"] == role:
@@ -184,7 +186,7 @@ class _Probe:
         messages = [_message(role, content) for role, content in zip(roles, contents)]
         return self.render(messages, contents if visible is None else visible, **options)
 
-    def render(self, messages: Sequence[Message], visible: Sequence[str], **options: Any) -> str | None:
+    def render(self, messages: Sequence[ChatMessage], visible: Sequence[str], **options: Any) -> str | None:
         """Render messages; None when that fails or one of the ``visible`` texts is lost."""
         try:
             text = _render(self.tokenizer, messages, {**self.options, **options})
@@ -194,11 +196,11 @@ class _Probe:
         return text if all(part in text for part in visible) else None
 
 
-def _message(role: str, content: str) -> Message:
+def _message(role: str, content: str) -> ChatMessage:
     return {"role": role, "content": content}
 
 
-def _render(tokenizer: Any, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+def _render(tokenizer: Any, messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> str:
     chosen = {"add_generation_prompt": True, **options, "tokenize": False}
     return str(tokenizer.apply_chat_template(list(messages), **chosen))
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from drmas_pl.types import MetricInfo, Task
-from drmas_pl.validation import check_returned, shown, to_flag, to_metrics, to_number
+from drmas_pl.utils.validation import check_returned, shown, to_flag, to_metrics, to_number
 
 Self = TypeVar("Self", bound="TextEnv")
 

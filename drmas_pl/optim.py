@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 
 # parameters from which on a fused step is worth another rounding
 _MIN_FUSED = 10_000_000

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from drmas_pl.chat import Message, probe_template, render_chat
+from drmas_pl.chat import ChatMessage, probe_template, render_chat
 from drmas_pl.errors import BatchError
 from drmas_pl.tokens import control_tokens, fill, mark
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 
 Overflow = Literal["newest", "both_ends"]
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -92,11 +92,11 @@ class Template:
         for text in self.records.values():
             substitute(text, {name: "" for name in ("author", "text", "number")})
 
-    def messages(self, view: View) -> list[Message]:
+    def messages(self, view: Observation) -> list[ChatMessage]:
         """Return the chat messages for ``view``."""
         return self._messages(view, lambda value: value)
 
-    def text(self, view: View, tokenizer: Tokenizer | None = None) -> str:
+    def text(self, view: Observation, tokenizer: Tokenizer | None = None) -> str:
         """Return the prompt as text; needs ``tokenizer`` when the template is a chat."""
         return self._joined(self.messages(view), tokenizer)
 
@@ -111,7 +111,7 @@ class Template:
         return self.user.rstrip().endswith("<think>")
 
     def render(
-        self, view: View, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest"
+        self, view: Observation, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest"
     ) -> Prompt:
         """Render to at most ``max_tokens`` ids.
 
@@ -131,7 +131,7 @@ class Template:
             head = max_tokens // 2
             return Prompt(tuple(ids[:head] + ids[len(ids) - (max_tokens - head) :]), truncated=True)
         for first in range(1, len(view.history) + 1):
-            shorter = View(view.question, view.history[first:], view.turn, view.turns_left)
+            shorter = Observation(view.question, view.history[first:], view.turn, view.turns_left)
             ids = self._encode(shorter, tokenizer)
             if len(ids) <= max_tokens:
                 return Prompt(tuple(ids), truncated=True)
@@ -139,7 +139,7 @@ class Template:
             f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks"
         )
 
-    def _encode(self, view: View, tokenizer: Tokenizer) -> list[int]:
+    def _encode(self, view: Observation, tokenizer: Tokenizer) -> list[int]:
         """Encode the prompt with what the view brings as text, whatever stands in it."""
         values: list[str] = []
         placed = self._messages(view, lambda value: mark(value, values))
@@ -155,12 +155,12 @@ class Template:
         start = [] if self.chat else control.start(tokenizer)
         return ids if ids[: len(start)] == start else [*start, *ids]
 
-    def _joined(self, messages: list[Message], tokenizer: Tokenizer | None) -> str:
+    def _joined(self, messages: list[ChatMessage], tokenizer: Tokenizer | None) -> str:
         if not self.chat:
             return "\n".join(message["content"] for message in messages)
         return render_chat(tokenizer, messages, self.chat_options)
 
-    def _messages(self, view: View, insert: Callable[[str], str]) -> list[Message]:
+    def _messages(self, view: Observation, insert: Callable[[str], str]) -> list[ChatMessage]:
         """Return the messages, with ``insert`` of everything that the view brings."""
         values = {
             "question": insert(view.question),
@@ -173,7 +173,7 @@ class Template:
             [{"role": "system", "content": substitute(self.system, values)}, user] if self.system else [user]
         )
 
-    def _history(self, history: tuple[Record, ...], insert: Callable[[str], str]) -> str:
+    def _history(self, history: tuple[Message, ...], insert: Callable[[str], str]) -> str:
         counts: dict[str, int] = {}
         parts = []
         for record in history:

@@ -20,10 +20,10 @@ import gymnasium
 
 from drmas_pl.env import Outcome, TextEnv, as_outcome
 from drmas_pl.errors import ContractError
-from drmas_pl.gymnasium_env import as_text_env
+from drmas_pl.integrations.gymnasium_env import as_text_env
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.types import MetricInfo, Record, View
-from drmas_pl.validation import check_returned, to_metrics, to_number
+from drmas_pl.types import Message, MetricInfo, Observation
+from drmas_pl.utils.validation import check_returned, to_metrics, to_number
 
 Self = TypeVar("Self", bound="Team")
 OnInvalid = Literal["end", "continue"]
@@ -47,7 +47,7 @@ class Move:
 
     speakers: tuple[str, ...] = ()
     action: str | None = None
-    records: tuple[Record, ...] = ()
+    records: tuple[Message, ...] = ()
     ends: bool = False
     local_reward: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     numbers in ``Move.metrics`` by name, and ``highlights`` names metrics, of team or world, that deserve a line where a run sums itself up.
 
     Args:
-        env: The world; one that is no text environment is played as a :class:`~drmas_pl.gymnasium_env.GymnasiumTextEnv`.
+        env: The world; one that is no text environment is played as a :class:`~drmas_pl.integrations.gymnasium_env.GymnasiumTextEnv`.
         on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
             whatever :meth:`recover` says.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so, before anybody encodes them.
@@ -84,7 +84,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         if max_observation_chars < 1:
             raise ValueError(f"max_observation_chars must be at least 1, got {max_observation_chars}")
         self.on_invalid, self.max_observation_chars = on_invalid, max_observation_chars
-        self.history: list[Record] = []
+        self.history: list[Message] = []
         self.question = ""
         self.turn = 0
         self._queue: deque[str] = deque()
@@ -109,11 +109,11 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         """
         return Move(self.begin(), action="")
 
-    def observed(self, observation: str) -> Record:
+    def observed(self, observation: str) -> Message:
         """Turn an observation of the environment into a history record."""
-        return Record("env", "information", observation)
+        return Message("env", "information", observation)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return the records ``agent`` may see; by default all."""
         return tuple(self.history)
 
@@ -138,11 +138,11 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         limit = getattr(self.env.unwrapped, "max_turns", None)
         return None if limit is None else max(int(limit) - self.turn, 0)
 
-    def observe(self, agent: str) -> View:
+    def observe(self, agent: str) -> Observation:
         """Return what ``agent`` sees now."""
         if agent not in self.possible_agents:
             raise ValueError(f"unknown agent {agent!r}; this team has {list(self.possible_agents)}")
-        return View(self.question, self.visible(agent), self.turn, self.turns_left())
+        return Observation(self.question, self.visible(agent), self.turn, self.turns_left())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

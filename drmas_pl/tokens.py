@@ -149,7 +149,7 @@ class _Apart:
 def control_tokens(tokenizer: Any) -> ControlTokens:
     """Return the control tokens of a tokenizer, found once.
 
-    >>> from drmas_pl.testing import tiny_tokenizer
+    >>> from drmas_pl.models.tiny import tiny_tokenizer
     >>> sorted(control_tokens(tiny_tokenizer(["<answer>"])).ids)
     ['<|assistant|>', '<|end|>', '<|pad|>', '<|system|>', '<|user|>']
     """
@@ -163,7 +163,7 @@ def control_tokens(tokenizer: Any) -> ControlTokens:
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return ids as text letter by letter, with control tokens, and with the spaces that some tokenizers remove before points.
 
-    >>> from drmas_pl.testing import tiny_tokenizer
+    >>> from drmas_pl.models.tiny import tiny_tokenizer
     >>> tokenizer = tiny_tokenizer()
     >>> decode(tokenizer, tokenizer.encode("5 .5<|end|>"))
     '5 .5<|end|>'

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drmas_pl.parsing import FinishReason, Parsed
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 
 Outcome = Literal["terminated", "truncated", "failed"]
 Mode = Literal["sampled", "greedy"]
@@ -69,7 +69,7 @@ class MetricInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Message:
     """One thing that happened in an episode, as teammates may see it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Observation:
     """What one agent is shown when it is its turn.
 
     Attributes:
@@ -95,7 +95,7 @@ class View:
     """
 
     question: str
-    history: tuple[Record, ...] = ()
+    history: tuple[Message, ...] = ()
     turn: int = 0
     turns_left: int | None = None
 

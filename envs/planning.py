@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from drmas_pl.boxes import last_box
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.moves import read_moves
 from drmas_pl.envs.pictures import Image
+from drmas_pl.parsing.boxed import last_box
 from drmas_pl.types import MetricInfo, Task
 
 State = TypeVar("State")

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from drmas_pl.tools.launch.arguments import nearest
-from drmas_pl.tools.launch.program import USER_ERROR, fail, versions
+from drmas_pl.config.arguments import nearest
+from drmas_pl.tools.program import USER_ERROR, fail, versions
 
 # Program by name: its module in drmas_pl.tools, and what it does.
 PROGRAMS = {

@@ -16,11 +16,11 @@ except ModuleNotFoundError as error:
         "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
     ) from error
 
-from drmas_pl.tools.launch.program import run_program
+from drmas_pl.tools.program import run_program
 
 if TYPE_CHECKING:
-    from drmas_pl.tools.launch.build import Run
-    from drmas_pl.tools.launch.evaluation import EvaluationPlan
+    from drmas_pl.config.build import Run
+    from drmas_pl.config.evaluation import EvaluationPlan
     from drmas_pl.trainer.manifest import Manifest
     from drmas_pl.types import Trajectory
 
@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(words: Sequence[str]) -> int:
     """Check the words, then play one split."""
+    from drmas_pl.config.arguments import separate
+    from drmas_pl.config.evaluation import plan_evaluation
     from drmas_pl.errors import ConfigError
-    from drmas_pl.tools.launch.arguments import separate
-    from drmas_pl.tools.launch.evaluation import plan_evaluation
 
     flags, overrides = separate(words)
     if flags:
@@ -61,12 +61,12 @@ def play(plan: EvaluationPlan) -> int:
     """Build what a plan says, play it, print the scores and write the record."""
     import json
 
-    from drmas_pl.atomic import write_atomically
+    from drmas_pl.config.build import build_run
+    from drmas_pl.config.record import evaluation_record, evaluation_table
     from drmas_pl.data.recorded import write_trajectories
-    from drmas_pl.storage import writing
-    from drmas_pl.tools.launch.build import build_run
-    from drmas_pl.tools.launch.record import evaluation_record, evaluation_table
     from drmas_pl.trainer.recording import with_prompts
+    from drmas_pl.utils.atomic import write_atomically
+    from drmas_pl.utils.storage import writing
 
     split = plan.request.split
     run = build_run(plan.config, splits=(split,))

@@ -53,7 +53,7 @@ def export(checkpoint: Path, agent: str, *, output: Path, dtype: str = "float32"
         ConfigError: The agent is unknown, or the folder holds something already.
     """
     from drmas_pl.errors import ConfigError
-    from drmas_pl.models import load_model, quiet_transformers
+    from drmas_pl.models.loading import load_model, quiet_transformers
     from drmas_pl.trainer.manifest import find_checkpoint, read_manifest
 
     found = find_checkpoint(checkpoint)

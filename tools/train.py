@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
         "drmas_pl is not installed here; in the repository's folder run: pip install -e ."
     ) from error
 
-from drmas_pl.tools.launch.program import (
+from drmas_pl.tools.program import (
     FULL_ERROR,
     INTERRUPTED,
     RUN_ERROR,
@@ -32,7 +32,7 @@ from drmas_pl.tools.launch.program import (
 )
 
 if TYPE_CHECKING:
-    from drmas_pl.trainer.folder import RunFolder
+    from drmas_pl.trainer.run_directory import RunDirectory
 
 # What a sweeper gets from a run: the number, or numbers, that it optimises; None from a run that failed.
 Objective = float | tuple[float, ...] | None
@@ -67,7 +67,7 @@ def launch(words: Sequence[str]) -> int:
     from hydra.errors import HydraException
     from omegaconf import DictConfig
 
-    from drmas_pl.tools.launch.arguments import (
+    from drmas_pl.config.arguments import (
         BARE_FLAGS,
         MODULE,
         is_multirun,
@@ -75,7 +75,7 @@ def launch(words: Sequence[str]) -> int:
         resumed_from,
         separate,
     )
-    from drmas_pl.tools.launch.compose import compose_run, first_line, fresh_folder
+    from drmas_pl.config.compose import compose_run, first_line, fresh_folder
 
     flags, overrides = separate(words)
     if resumed_from(overrides) is not None:
@@ -136,9 +136,9 @@ def resume(flags: Sequence[str], overrides: Sequence[str]) -> int:
 
     import yaml
 
+    from drmas_pl.config.arguments import is_multirun
+    from drmas_pl.config.resume import plan_resume
     from drmas_pl.errors import ConfigError
-    from drmas_pl.tools.launch.arguments import is_multirun
-    from drmas_pl.tools.launch.resume import plan_resume
 
     if is_multirun(flags):
         raise ConfigError("resume= goes on with one run; leave --multirun out, or give each its own command")
@@ -158,7 +158,7 @@ def train(config: Any, values: list[Objective]) -> int:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from drmas_pl.tools.launch.compose import complete, resolved
+    from drmas_pl.config.compose import complete, resolved
 
     hydra_config = HydraConfig.get()
     job = hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None
@@ -167,11 +167,11 @@ def train(config: Any, values: list[Objective]) -> int:
 
 def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iteration: int = 0) -> int:
     """Train as a resolved configuration says, from ``iteration`` on, and print the outcome; ``values`` takes what a sweeper optimises."""
-    from drmas_pl.tools.launch.build import build_run
-    from drmas_pl.tools.launch.folder import ConfigFile, check_folder
-    from drmas_pl.tools.launch.report import header, outcome
-    from drmas_pl.tools.launch.roles import with_chat_templates
-    from drmas_pl.tools.launch.sweeps import check_metrics, sweep_value
+    from drmas_pl.config.build import build_run
+    from drmas_pl.config.folder import ConfigFile, check_folder
+    from drmas_pl.config.report import header, outcome
+    from drmas_pl.config.roles import with_chat_templates
+    from drmas_pl.config.sweeps import check_metrics, sweep_value
     from drmas_pl.trainer.progress import ProgressBar
 
     plain = with_chat_templates(config)
@@ -196,11 +196,11 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
     return 0
 
 
-def resume_command(folder: RunFolder, config: Mapping[str, Any]) -> str:
+def resume_command(folder: RunDirectory, config: Mapping[str, Any]) -> str:
     """Return the command that goes on with a run, with the user's word for classes that are no part of the library."""
+    from drmas_pl.config.trust import check_trust
     from drmas_pl.errors import ConfigError
-    from drmas_pl.tools.launch.trust import check_trust
-    from drmas_pl.trust import environment_trust
+    from drmas_pl.utils.trust import environment_trust
 
     try:
         check_trust(config, environment_trust(), folder.path)

@@ -19,7 +19,7 @@ from drmas_pl.agents.coder_tester.grammars import ProgramGrammar, TestsGrammar, 
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.rewards.code import CaseResult, TestCase
 from drmas_pl.team import Move, OnInvalid, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 CODER, TESTER = "coder", "tester"
 
@@ -145,7 +145,7 @@ class CoderTesterTeam(Team):
             metrics["first_pass_rate"] = rate
         return Move(
             (TESTER,),
-            records=(Record(CODER, "program", self.program.strip("\n")),),
+            records=(Message(CODER, "program", self.program.strip("\n")),),
             local_reward=self.coder_reward * rate,
             metrics=metrics,
         )
@@ -171,8 +171,8 @@ class CoderTesterTeam(Team):
         results = world.check(_fenced(self.program), cases)
         passed = len(cases) == len(tests) and all(result.passed for result in results)
         records = (
-            Record(TESTER, "tests", text),
-            Record("env", "result", describe_results(cases, results)),
+            Message(TESTER, "tests", text),
+            Message("env", "result", describe_results(cases, results)),
         )
         metrics = {"tests_passed": float(passed)}
         if self.round == 1 and agreement is not None:
@@ -189,7 +189,7 @@ class CoderTesterTeam(Team):
         *,
         passed: bool,
         metrics: Mapping[str, float],
-        records: tuple[Record, ...] = (),
+        records: tuple[Message, ...] = (),
         local_reward: float = 0.0,
     ) -> Move:
         """Hand the program in if it passed or no round is left; else ask for another one."""

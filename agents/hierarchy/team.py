@@ -10,7 +10,7 @@ import gymnasium
 from drmas_pl.agents.hierarchy import grammars
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 LastTurn = Literal["fail", "answer"]
 OnMissingVerdict = Literal["reject", "approve"]
@@ -79,7 +79,7 @@ class HierarchyTeam(Team):
         """Follow a verdict, or send a query or an answer to the environment."""
         if agent == "verifier":
             return self._judged(enough=parsed.verdict == "yes")
-        records = (Record(agent, "query", parsed.action),) if agent == "search" else ()
+        records = (Message(agent, "query", parsed.action),) if agent == "search" else ()
         return Move(self.begin(), action=f"<{agent}>{parsed.action}</{agent}>", records=records)
 
     def recover(self, agent: str, parsed: Parsed) -> Move:
@@ -88,7 +88,7 @@ class HierarchyTeam(Team):
             return self._judged(enough=self.on_missing_verdict == "approve")
         return super().recover(agent, parsed)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return the latest records, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 

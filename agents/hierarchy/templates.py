@@ -28,8 +28,8 @@ def full(task: str) -> Template:
 def compact(role: str) -> Template:
     """Return the raw prompt of the tiny model for ``role``.
 
-    >>> from drmas_pl.types import Record, View
-    >>> compact("search").text(View("Where is Lyon?", (Record("search", "query", "Lyon"),)))
+    >>> from drmas_pl.types import Message, Observation
+    >>> compact("search").text(Observation("Where is Lyon?", (Message("search", "query", "Lyon"),)))
     'Where is Lyon?<query>Lyon</query><|search|>'
     """
     return Template(

@@ -18,7 +18,7 @@ from drmas_pl.agents.loop.grammar import APPROVE, CritiqueGrammar
 from drmas_pl.parsing import BoxedGrammar, Parsed
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 OnMissingVerdict = Literal["reject", "approve"]
 SOLVER = "solver"
@@ -130,7 +130,7 @@ class LoopTeam(Team):
             return self._reviewed(parsed.verdict == APPROVE, parsed.action)
         self.round += 1
         self.solution = parsed.action
-        return self._proposed((Record(SOLVER, "solution", parsed.action),))
+        return self._proposed((Message(SOLVER, "solution", parsed.action),))
 
     def recover(self, agent: str, parsed: Parsed) -> Move:
         """Spend the round of a solver without a solution; take an unusable review for one without a verdict."""
@@ -151,7 +151,7 @@ class LoopTeam(Team):
             return self.recover(agent, parsed)
         return super()._decide(agent, parsed)
 
-    def _proposed(self, records: tuple[Record, ...]) -> Move:
+    def _proposed(self, records: tuple[Message, ...]) -> Move:
         """Send the last solution to the environment, any other one to review; without a solution there is nothing to review."""
         metrics = {"rounds": float(self.round)}
         right = self._judge() if self.round == 1 else None
@@ -174,7 +174,7 @@ class LoopTeam(Team):
         return Move(
             () if approves else (SOLVER,),
             action=self.solution if approves else None,
-            records=(Record(VERIFIER, "critique", text),),
+            records=(Message(VERIFIER, "critique", text),),
             local_reward=local_reward,
             metrics=metrics,
         )

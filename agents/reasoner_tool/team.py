@@ -19,7 +19,7 @@ from drmas_pl.agents.coder_tester.grammars import ProgramGrammar
 from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.team import Move, OnInvalid, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 REASONER, PROGRAMMER = "reasoner", "programmer"
 
@@ -144,7 +144,7 @@ class ReasonerToolTeam(Team):
         """Go on without a solution, or without an answer of a program."""
         return self._reasoned("") if agent == REASONER else self._go_on("", agreed=False)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return all records; the programmer does not see the solution of the round that is being played."""
         hidden = agent == PROGRAMMER and bool(self.history) and self.history[-1].kind == "solution"
         return tuple(self.history[:-1] if hidden else self.history)
@@ -164,7 +164,7 @@ class ReasonerToolTeam(Team):
             metrics["reasoner_correct"] = float(right)
         return Move(
             (PROGRAMMER,),
-            records=(Record(REASONER, "solution", solution),) if solution else (),
+            records=(Message(REASONER, "solution", solution),) if solution else (),
             local_reward=self.reasoner_reward * right,
             metrics=metrics,
         )
@@ -178,8 +178,8 @@ class ReasonerToolTeam(Team):
         if self.round == 1:
             metrics["program_correct"] = float(right)
         records = (
-            Record(PROGRAMMER, "program", program.strip("\n")),
-            Record("env", "result", found.answer or found.error),
+            Message(PROGRAMMER, "program", program.strip("\n")),
+            Message("env", "result", found.answer or found.error),
         )
         return self._go_on(
             found.solution,
@@ -194,7 +194,7 @@ class ReasonerToolTeam(Team):
         answer: str,
         *,
         agreed: bool,
-        records: tuple[Record, ...] = (),
+        records: tuple[Message, ...] = (),
         local_reward: float = 0.0,
         metrics: Mapping[str, float] | None = None,
     ) -> Move:

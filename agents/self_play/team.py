@@ -13,7 +13,7 @@ import gymnasium
 
 from drmas_pl.parsing import ActionGrammar, Grammar, Parsed
 from drmas_pl.team import Move, Team
-from drmas_pl.types import Record
+from drmas_pl.types import Message
 
 SEATS: Final = ("first", "second")
 MOVE: Final = ActionGrammar("action")
@@ -74,13 +74,13 @@ class SelfPlayTeam(Team):
         other = SEATS[1 - SEATS.index(agent)]
         return Move((other if self._seats.opponent is None else agent,), action=parsed.action)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return the latest position, the seat, and what it alone may see."""
         seat = SEATS.index(agent)
         own = f"You are the {agent} player."
         if self._seats.opponent is None and (private := self._seats.private(seat)):
             own = f"{own} {private}"
-        return (*self.history[-1:], Record("env", "private", own))
+        return (*self.history[-1:], Message("env", "private", own))
 
     def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one utterance; the reward at the end is the first seat's score, whoever played it."""

@@ -13,7 +13,7 @@ import gymnasium
 from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
 from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
-from drmas_pl.types import Record
+from drmas_pl.types import Message
 
 Protocol = Literal["solution", "search", "text"]
 ACTOR: Final = "actor"
@@ -66,8 +66,8 @@ class SingleTeam(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Pass every utterance on to the environment."""
-        return Move(self.begin(), action=parsed.action, records=(Record(agent, "action", parsed.action),))
+        return Move(self.begin(), action=parsed.action, records=(Message(agent, "action", parsed.action),))
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return the latest records, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])

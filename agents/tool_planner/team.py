@@ -18,7 +18,7 @@ import gymnasium
 from drmas_pl.env import StepResult
 from drmas_pl.parsing import ActionGrammar, Grammar, Parsed
 from drmas_pl.team import Move, OnInvalid, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 TOOL: Final = "tool"
 PLANNER: Final = "planner"
@@ -114,7 +114,7 @@ class ToolPlannerTeam(Team):
             return Move((PLANNER,))
         return Move((TOOL,), action="", local_reward=-self.illegal_penalty)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Return the latest records, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
@@ -124,7 +124,7 @@ class ToolPlannerTeam(Team):
         self.solving = self.solving or outcome.success
         return Move(
             (PLANNER,),
-            records=(Record(TOOL, "proposal", proposal), Record("env", "check", outcome.observation)),
+            records=(Message(TOOL, "proposal", proposal), Message("env", "check", outcome.observation)),
             local_reward=self.tool_reward * outcome.reward,
             metrics={"solving_proposal": float(self.solving)},
         )
@@ -138,7 +138,7 @@ class ToolPlannerTeam(Team):
         return Move(
             (TOOL,),
             action=action,
-            records=(Record(PLANNER, "action", action),),
+            records=(Message(PLANNER, "action", action),),
             local_reward=-self.illegal_penalty * self._breaks_rules(action),
             metrics=metrics,
         )

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from drmas_pl.adapters import LoraSettings
-from drmas_pl.cluster.crew import Crew
-from drmas_pl.cluster.critic_rank import CriticParts, CriticRank
+from drmas_pl.cluster.crew import RayActorGroup
+from drmas_pl.cluster.critic_rank import ValueRank, ValueRankSpec
 from drmas_pl.cluster.pool import Pool
 from drmas_pl.cluster.process import Load
-from drmas_pl.cluster.rank import Rank, RankParts
-from drmas_pl.cluster.remote import RemoteGroup
-from drmas_pl.cluster.remote_critic import RemoteCritic
+from drmas_pl.cluster.rank import Rank, RankSpec
+from drmas_pl.cluster.remote import RemotePolicyWorker
+from drmas_pl.cluster.remote_critic import RemoteValueWorker
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
+from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.workers.build import GroupPlan, Sharing
 from drmas_pl.workers.build_critics import CriticPlan
 
@@ -31,7 +31,7 @@ def build_remote_groups(
     precision: Any = "32-true",
     seed: int = 0,
     lora: LoraSettings | None = None,
-) -> dict[str, RemoteGroup]:
+) -> dict[str, RemotePolicyWorker]:
     """Start the ranks of every group and wait until they have their weights.
 
     Args:
@@ -58,7 +58,7 @@ def build_remote_groups(
             check_adapters(members, settings)
     for members in crews:
         names = [plan.name for plan in members]
-        parts = RankParts(
+        parts = RankSpec(
             plans=tuple(
                 replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint))
                 for plan in members
@@ -72,9 +72,12 @@ def build_remote_groups(
             seed=seed,
             lora=lora if adapted[members] else None,
         )
-        crew, alone = Crew(names, parts, pool=pool, kind=Rank), not settings.colocate and len(members) == 1
+        crew, alone = (
+            RayActorGroup(names, parts, pool=pool, kind=Rank),
+            not settings.colocate and len(members) == 1,
+        )
         for plan in members:
-            groups[plan.name] = RemoteGroup(
+            groups[plan.name] = RemotePolicyWorker(
                 plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats, alone=alone
             )
     for group in groups.values():
@@ -90,7 +93,7 @@ def build_remote_critics(
     accelerator: str = "auto",
     precision: Any = "32-true",
     seed: int = 0,
-) -> dict[str, RemoteCritic]:
+) -> dict[str, RemoteValueWorker]:
     """Start the ranks of every critic and wait until they have their weights; see :func:`build_remote_groups` for the arguments.
 
     Raises:
@@ -98,7 +101,7 @@ def build_remote_critics(
     """
     settings, critics = pool.settings, {}
     for plan in plans:
-        parts = CriticParts(
+        parts = ValueRankSpec(
             plan=replace(plan, settings=replace(plan.settings, checkpoint=settings.checkpoint)),
             load=load,
             strategy=settings.of(plan.label)[1],
@@ -107,8 +110,8 @@ def build_remote_critics(
             threads=max(int(settings.cpus_per_rank), 1),
             seed=seed,
         )
-        crew = Crew([plan.label], parts, pool=pool, kind=CriticRank)
-        critics[plan.name] = RemoteCritic(
+        crew = RayActorGroup([plan.label], parts, pool=pool, kind=ValueRank)
+        critics[plan.name] = RemoteValueWorker(
             plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats
         )
     for critic in critics.values():

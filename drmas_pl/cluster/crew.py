@@ -8,12 +8,12 @@ from typing import Any
 
 from drmas_pl.cluster.placement import crew_name
 from drmas_pl.cluster.pool import Pool
-from drmas_pl.cluster.process import ProcessParts, RankFacts, RankProcess
-from drmas_pl.cluster.watch import Watch
+from drmas_pl.cluster.process import ProcessParts, RankInfo, RankProcess
+from drmas_pl.cluster.watch import StageMonitor
 from drmas_pl.errors import GroupLost
 
 
-class Crew:
+class RayActorGroup:
     """The ranks of one group or critic, or of several groups on one base model, which then live and die together.
 
     The processes start at once and in parallel to those of other crews; :meth:`wait` makes them a crew.
@@ -30,7 +30,7 @@ class Crew:
     ) -> None:
         self.members, self.parts, self.pool, self.kind = tuple(members), parts, pool, kind
         self.ranks = len(pool.seating.seats[crew_name(members)])
-        self.facts: dict[str, list[RankFacts]] = {}
+        self.facts: dict[str, list[RankInfo]] = {}
         self.actors: list[Any] = []
         self._open = set(members)
         self.start()
@@ -39,7 +39,7 @@ class Crew:
         """Start the processes."""
         self.actors = self.pool.start(crew_name(self.members), self.kind)
 
-    def wait(self, watch: Watch) -> None:
+    def wait(self, watch: StageMonitor) -> None:
         """Wait until every rank has its weights; return at once where they have.
 
         Raises:
@@ -73,7 +73,9 @@ class Crew:
             for rank, actor in enumerate(self.actors[:ranks])
         ]
 
-    def finish(self, refs: Sequence[Any], watch: Watch, stage: str, tasks: Sequence[str] = ()) -> list[Any]:
+    def finish(
+        self, refs: Sequence[Any], watch: StageMonitor, stage: str, tasks: Sequence[str] = ()
+    ) -> list[Any]:
         """Wait for results; ranks that no longer work together are given up."""
         try:
             return watch.collect(refs, stage, tasks=tasks)
@@ -111,7 +113,7 @@ class Remote:
         repeats: How often a stage is repeated that lost processes.
     """
 
-    def __init__(self, name: str, *, crew: Crew, watch: Watch, repeats: int) -> None:
+    def __init__(self, name: str, *, crew: RayActorGroup, watch: StageMonitor, repeats: int) -> None:
         self.name, self.crew, self.watch, self.repeats = name, crew, watch, repeats
         self.changed = True
 
@@ -131,7 +133,7 @@ class Remote:
         return self.crew.actors
 
     @property
-    def facts(self) -> list[RankFacts]:
+    def facts(self) -> list[RankInfo]:
         """What is known of each rank."""
         return self.crew.facts.get(self.name, [])
 
@@ -182,7 +184,7 @@ class Remote:
         return self._finish(self._begin(method, *args), stage)
 
     def _begin(self, method: str, *args: Any, each: Sequence[Sequence[Any]] = (), **kwargs: Any) -> list[Any]:
-        """Call a method on every rank, see :meth:`Crew.begin`; return the pending results."""
+        """Call a method on every rank, see :meth:`RayActorGroup.begin`; return the pending results."""
         if self.lost:
             raise GroupLost(f"{self.watch.kind} {self.name!r} has lost its processes; restore it first")
         return self.crew.begin(method, self.name, *args, each=each, **kwargs)

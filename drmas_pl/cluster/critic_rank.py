@@ -1,4 +1,4 @@
-"""One rank of a critic: a process that holds a real :class:`~drmas_pl.workers.critic.CriticGroup` on one device."""
+"""One rank of a critic: a process that holds a real :class:`~drmas_pl.workers.critic.ValueWorker` on one device."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from drmas_pl.batch import Row
-from drmas_pl.cluster.process import Address, ProcessParts, RankFacts, RankProcess
-from drmas_pl.critic import ValueRow
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.process import Address, ProcessParts, RankInfo, RankProcess
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.seeding import derive_seed
 from drmas_pl.workers.build_critics import CriticPlan
-from drmas_pl.workers.critic import CriticGroup, CriticReport
+from drmas_pl.workers.critic import CriticReport, ValueWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CriticParts(ProcessParts):
+class ValueRankSpec(ProcessParts):
     """What a rank builds its critic from; travels to another process.
 
     Attributes:
@@ -26,10 +26,10 @@ class CriticParts(ProcessParts):
     plan: CriticPlan
 
 
-class CriticRank(RankProcess[CriticGroup]):
+class ValueRank(RankProcess[ValueWorker]):
     """Runs in its own process, as a Ray actor; see :class:`~drmas_pl.cluster.process.RankProcess`."""
 
-    def join(self, parts: CriticParts, address: Address) -> dict[str, RankFacts]:
+    def join(self, parts: ValueRankSpec, address: Address) -> dict[str, RankInfo]:
         """Meet the other ranks at the first one's ``address`` and build the critic."""
         fabric, plan = self._meet(parts, address), parts.plan
         backbone, tokenizer = parts.load(plan.model)
@@ -37,7 +37,7 @@ class CriticRank(RankProcess[CriticGroup]):
         self.members[plan.name] = critic
         return {plan.name: self._facts(fabric, tokenizer, parameter_count=critic.parameter_count)}
 
-    def values(self, name: str, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def values(self, name: str, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order."""
         return self.members[name].values(rows)
 

@@ -25,7 +25,7 @@ from drmas_pl.workers.strategies import reshard
 Place = tuple[str, tuple[str, ...]]
 
 
-class FirstRankEngine(Engine):
+class RankZeroServerEngine(Engine):
     """What a rank has in place of a server of its own. All ranks of the group have to call its methods, but for :meth:`generate`.
 
     Args:

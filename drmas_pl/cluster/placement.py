@@ -18,7 +18,7 @@ STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class BundleAssignment:
     """Place of one rank: its bundle, and its share of what the bundle reserves."""
 
     bundle: int
@@ -27,7 +27,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class PlacementPlan:
     """The pool of a run.
 
     Attributes:
@@ -38,10 +38,10 @@ class Seating:
 
     bundles: int
     bundle: Resources
-    seats: Mapping[str, tuple[Seat, ...]]
+    seats: Mapping[str, tuple[BundleAssignment, ...]]
 
 
-def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus: float) -> Seating:
+def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus: float) -> PlacementPlan:
     """Seat the ranks of every group.
 
     Args:
@@ -52,23 +52,23 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
 
     >>> seating = assign_seats({"solver": 2, "verifier": 1}, colocate=True, cpus=1, gpus=1)
     >>> seating.bundles, seating.seats["verifier"]
-    (2, (Seat(bundle=0, cpus=0.5, gpus=0.5),))
+    (2, (BundleAssignment(bundle=0, cpus=0.5, gpus=0.5),))
     """
     bundle = {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-    seats: dict[str, tuple[Seat, ...]] = {}
+    seats: dict[str, tuple[BundleAssignment, ...]] = {}
     if colocate:
         members = [sum(count > index for count in ranks.values()) for index in range(max(ranks.values()))]
         for name, count in ranks.items():
             seats[name] = tuple(
-                Seat(index, _share(cpus, members[index]), _share(gpus, members[index]))
+                BundleAssignment(index, _share(cpus, members[index]), _share(gpus, members[index]))
                 for index in range(count)
             )
-        return Seating(len(members), bundle, seats)
+        return PlacementPlan(len(members), bundle, seats)
     first = 0
     for name, count in ranks.items():
-        seats[name] = tuple(Seat(first + index, cpus, gpus) for index in range(count))
+        seats[name] = tuple(BundleAssignment(first + index, cpus, gpus) for index in range(count))
         first += count
-    return Seating(first, bundle, seats)
+    return PlacementPlan(first, bundle, seats)
 
 
 def crew_name(members: Sequence[str]) -> str:
@@ -80,7 +80,7 @@ def crew_name(members: Sequence[str]) -> str:
     return "+".join(members)
 
 
-def room(seating: Seating, nodes: Sequence[Resources], *, free: Resources) -> int:
+def room(seating: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> int:
     """Return how many bundles fit: each into one node, all of them into what is free.
 
     >>> room(assign_seats({"solver": 2}, colocate=True, cpus=2, gpus=0), [{"CPU": 3}, {"CPU": 4}], free={"CPU": 5})
@@ -89,7 +89,7 @@ def room(seating: Seating, nodes: Sequence[Resources], *, free: Resources) -> in
     return min(sum(_capacity(node, seating.bundle) for node in nodes), _capacity(free, seating.bundle))
 
 
-def check_room(seating: Seating, nodes: Sequence[Resources], *, free: Resources) -> None:
+def check_room(seating: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> None:
     """Make sure that the nodes can hold the bundles.
 
     Args:

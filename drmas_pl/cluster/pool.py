@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drmas_pl.cluster.placement import Seating, assign_seats, check_room, crew_name, room
+from drmas_pl.cluster.placement import PlacementPlan, assign_seats, check_room, crew_name, room
 from drmas_pl.cluster.process import RankProcess
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.errors import ConfigError, GroupLost
@@ -102,7 +102,7 @@ class Pool:
             ray.util.remove_placement_group(self._places)
         self._stop()
 
-    def _seating(self, ranks: Mapping[str, int], wants_gpus: bool) -> Seating:
+    def _seating(self, ranks: Mapping[str, int], wants_gpus: bool) -> PlacementPlan:
         import ray
 
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]

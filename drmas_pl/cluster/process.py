@@ -20,15 +20,15 @@ from torch import nn
 
 from drmas_pl.cluster.environment import RankEnvironment
 from drmas_pl.cluster.snapshot import keep_state, restore_state
-from drmas_pl.malloc import keep_freed_memory
 from drmas_pl.seeding import derive_seed
-from drmas_pl.workers.critic import CriticGroup
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.utils.memory import keep_freed_memory
+from drmas_pl.workers.critic import ValueWorker
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.strategies import Parallel, make_strategy
 
 Address = tuple[str, int]
 Load = Callable[[str], tuple[nn.Module, Any]]
-Member = TypeVar("Member", bound=WorkerGroup | CriticGroup)
+Member = TypeVar("Member", bound=PolicyWorker | ValueWorker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ProcessParts:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFacts:
+class RankInfo:
     """What the driver has to know of a rank's part in a group.
 
     Attributes:
@@ -136,8 +136,8 @@ class RankProcess(Generic[Member]):
 
     def _facts(
         self, fabric: Fabric, tokenizer: Any, *, parameter_count: int, context_length: int | None = None
-    ) -> RankFacts:
-        return RankFacts(
+    ) -> RankInfo:
+        return RankInfo(
             device=str(fabric.device),
             node=node_address(),
             gpus=own_place()[1],

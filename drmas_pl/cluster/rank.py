@@ -1,4 +1,4 @@
-"""One rank of worker groups: a process that holds real :class:`~drmas_pl.workers.group.WorkerGroup` objects on one device.
+"""One rank of worker groups: a process that holds real :class:`~drmas_pl.workers.group.PolicyWorker` objects on one device.
 
 There is one group in it, or all groups that share a base model. Generation alone is divided among ranks.
 """
@@ -17,23 +17,23 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from drmas_pl.adapters import LoraSettings
-from drmas_pl.batch import Row
-from drmas_pl.cluster.first_rank import FirstRankEngine, devices_beside_first
-from drmas_pl.cluster.process import Address, ProcessParts, RankFacts, RankProcess, own_place
-from drmas_pl.cluster.replica import ReplicaEngine
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.first_rank import RankZeroServerEngine, devices_beside_first
+from drmas_pl.cluster.process import Address, ProcessParts, RankInfo, RankProcess, own_place
+from drmas_pl.cluster.replica import FullWeightsEngine
 from drmas_pl.engines.base import Engine, EngineFactory
 from drmas_pl.engines.served import ServedEngine
+from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Completion, GenerationRequest, Turn
 from drmas_pl.workers.build import GroupPlan, adapted_policies
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.strategies import Parallel
 from drmas_pl.workers.update import UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankParts(ProcessParts):
+class RankSpec(ProcessParts):
     """What a rank builds its groups from; travels to another process.
 
     Attributes:
@@ -52,7 +52,7 @@ class RankParts(ProcessParts):
         return self.strategy if any(plan.settings.trainable for plan in self.plans) else "ddp"
 
 
-class Rank(RankProcess[WorkerGroup]):
+class Rank(RankProcess[PolicyWorker]):
     """Runs in its own process, as a Ray actor; see :class:`~drmas_pl.cluster.process.RankProcess`.
 
     Args:
@@ -64,7 +64,7 @@ class Rank(RankProcess[WorkerGroup]):
         super().__init__(rank, ranks)
         self._phases: dict[str, list[ExitStack]] = defaultdict(list)
 
-    def join(self, parts: RankParts, address: Address) -> dict[str, RankFacts]:
+    def join(self, parts: RankSpec, address: Address) -> dict[str, RankInfo]:
         """Meet the other ranks at the first one's ``address`` and build the groups."""
         fabric = self._meet(parts, address)
         adapted = (
@@ -75,7 +75,7 @@ class Rank(RankProcess[WorkerGroup]):
         facts = {}
         for plan in parts.plans:
             policy, tokenizer = adapted[plan.name] if plan.name in adapted else parts.load(plan.model)
-            group = WorkerGroup(
+            group = PolicyWorker(
                 plan.name,
                 policy=policy,
                 tokenizer=tokenizer,
@@ -92,7 +92,7 @@ class Rank(RankProcess[WorkerGroup]):
                     parameter_count=group.parameter_count,
                     context_length=group.engine.context_length,
                 ),
-                served=isinstance(group.engine, FirstRankEngine),
+                served=isinstance(group.engine, RankZeroServerEngine),
                 end_ids=next(iter(group.agents.values())).end_ids,
             )
         return facts
@@ -114,7 +114,9 @@ class Rank(RankProcess[WorkerGroup]):
         """Continue this rank's prompts."""
         return self.members[name].engine.generate(requests)
 
-    def update(self, name: str, rows: Mapping[str, Sequence[Row]], *, seed: int) -> tuple[UpdateReport, int]:
+    def update(
+        self, name: str, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int
+    ) -> tuple[UpdateReport, int]:
         """Run the optimizer steps on all rows; return the report and the version of the weights."""
         torch.manual_seed(derive_seed(seed, "rank", self.rank))
         return self.members[name].update(rows, seed=seed), self.members[name].weights_version
@@ -138,19 +140,19 @@ class Rank(RankProcess[WorkerGroup]):
         self.members[name].close()
 
     def _engine(
-        self, parts: RankParts, name: str, policy: nn.Module, tokenizer: Any, fabric: Fabric
+        self, parts: RankSpec, name: str, policy: nn.Module, tokenizer: Any, fabric: Fabric
     ) -> Engine:
         """Build the engine: one for all ranks if it has a server, else on a whole copy of weights that are going to be sharded."""
         engine = parts.engine(name, policy, tokenizer)
         if isinstance(engine, ServedEngine):
             engine.use_devices(devices_beside_first(own_place(), fabric))
-            return FirstRankEngine(engine, policy=policy, fabric=fabric)
+            return RankZeroServerEngine(engine, policy=policy, fabric=fabric)
         if self.ranks == 1 or parts.parallel == "ddp":
             return engine
         engine.close()
         replica = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(policy)))
         replica.requires_grad_(False).eval()
         movable = any(plan.name == name and plan.settings.update.offload == "all" for plan in parts.plans)
-        return ReplicaEngine(
+        return FullWeightsEngine(
             parts.engine(name, replica, tokenizer), policy=policy, replica=replica, movable=movable
         )

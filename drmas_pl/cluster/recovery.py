@@ -21,7 +21,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Recovery:
+class StageRetry:
     """Guards the stages of one run.
 
     Args:

@@ -1,4 +1,4 @@
-"""A worker group as the driver sees it: the same words as :class:`~drmas_pl.workers.group.WorkerGroup`, the work on its ranks.
+"""A worker group as the driver sees it: the same words as :class:`~drmas_pl.workers.group.PolicyWorker`, the work on its ranks.
 
 Rows go to every rank, which takes its share of each minibatch; prompts are divided, since samples do not depend on what else is in
 a batch.
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
-from drmas_pl.cluster.crew import Crew, Remote
-from drmas_pl.cluster.watch import Watch
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.crew import RayActorGroup, Remote
+from drmas_pl.cluster.watch import StageMonitor
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Completion, GenerationRequest, Turn
 from drmas_pl.workers.build import GroupPlan
@@ -22,7 +22,7 @@ from drmas_pl.workers.lifecycle import Lifecycle, State
 from drmas_pl.workers.update import UpdateReport
 
 
-class RemoteGroup(Remote):
+class RemotePolicyWorker(Remote):
     """Drives the ranks of one worker group. Its agents render and parse here; their weights are elsewhere.
 
     Args:
@@ -34,13 +34,16 @@ class RemoteGroup(Remote):
     """
 
     def __init__(
-        self, plan: GroupPlan, *, crew: Crew, timeout: float, repeats: int, alone: bool = False
+        self, plan: GroupPlan, *, crew: RayActorGroup, timeout: float, repeats: int, alone: bool = False
     ) -> None:
         self.agents: dict[str, Agent] = {
             agent.name: agent for agent in sorted(plan.agents, key=lambda agent: agent.name)
         }
         super().__init__(
-            plan.name, crew=crew, watch=Watch(plan.name, list(self.agents), timeout=timeout), repeats=repeats
+            plan.name,
+            crew=crew,
+            watch=StageMonitor(plan.name, list(self.agents), timeout=timeout),
+            repeats=repeats,
         )
         self.settings, self.alone = plan.settings, alone
         self.lifecycle = Lifecycle(plan.name)
@@ -72,15 +75,17 @@ class RemoteGroup(Remote):
         with self._phase(State.TRAINING):
             yield
 
-    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
-        """Run the iteration's optimizer steps; see :meth:`WorkerGroup.update`.
+    def update(self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
+        """Run the iteration's optimizer steps; see :meth:`PolicyWorker.update`.
 
         Raises:
             GroupLost: A rank died or took too long.
         """
         return self.begin_update(rows, seed=seed)()
 
-    def begin_update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> Callable[[], UpdateReport]:
+    def begin_update(
+        self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int
+    ) -> Callable[[], UpdateReport]:
         """Begin with the iteration's optimizer steps and return what waits for their end."""
         self.lifecycle.require(State.TRAINING)
         self.changed = True
@@ -94,7 +99,7 @@ class RemoteGroup(Remote):
         return finish
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
-        """Return what the KL penalty takes from each turn's score; see :meth:`WorkerGroup.reward_penalties`."""
+        """Return what the KL penalty takes from each turn's score; see :meth:`PolicyWorker.reward_penalties`."""
         if not agent.objective.penalises_reward:
             return [0.0] * len(turns)
         penalties: list[float] = self._call(
@@ -144,7 +149,7 @@ class RemoteEngine(Engine):
         group: Divides the prompts among its ranks.
     """
 
-    def __init__(self, group: RemoteGroup) -> None:
+    def __init__(self, group: RemotePolicyWorker) -> None:
         self.group = group
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

@@ -1,18 +1,18 @@
-"""A critic as the driver sees it: the same words as :class:`~drmas_pl.workers.critic.CriticGroup`, the work on its ranks."""
+"""A critic as the driver sees it: the same words as :class:`~drmas_pl.workers.critic.ValueWorker`, the work on its ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drmas_pl.batch import Row
-from drmas_pl.cluster.crew import Crew, Remote
-from drmas_pl.cluster.watch import Watch
-from drmas_pl.critic import ValueRow
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.crew import RayActorGroup, Remote
+from drmas_pl.cluster.watch import StageMonitor
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.workers.build_critics import CriticPlan
 from drmas_pl.workers.critic import CriticReport
 
 
-class RemoteCritic(Remote):
+class RemoteValueWorker(Remote):
     """Drives the ranks of one critic; rows go to every rank, which takes its share of them.
 
     Args:
@@ -22,11 +22,11 @@ class RemoteCritic(Remote):
         repeats: How often a stage is repeated that lost a critic.
     """
 
-    def __init__(self, plan: CriticPlan, *, crew: Crew, timeout: float, repeats: int) -> None:
+    def __init__(self, plan: CriticPlan, *, crew: RayActorGroup, timeout: float, repeats: int) -> None:
         super().__init__(
             plan.name,
             crew=crew,
-            watch=Watch(plan.name, sorted(plan.agents), timeout=timeout, kind="critic"),
+            watch=StageMonitor(plan.name, sorted(plan.agents), timeout=timeout, kind="critic"),
             repeats=repeats,
         )
         self.plan, self.settings, self.agents = plan, plan.settings, frozenset(plan.agents)
@@ -42,7 +42,7 @@ class RemoteCritic(Remote):
         super().wait()
         self.parameter_count = self.facts[0].parameter_count
 
-    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order.
 
         Raises:
@@ -54,7 +54,7 @@ class RemoteCritic(Remote):
         return values
 
     def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
-        """Run the iteration's optimizer steps; see :meth:`CriticGroup.update`.
+        """Run the iteration's optimizer steps; see :meth:`ValueWorker.update`.
 
         Raises:
             GroupLost: A rank died or took too long.

@@ -13,7 +13,7 @@ from drmas_pl.workers.offload import HostStore
 from drmas_pl.workers.shards import whole
 
 
-class ReplicaEngine(Engine):
+class FullWeightsEngine(Engine):
     """Lets an engine generate with a whole copy of weights that are trained in shares.
 
     :meth:`sync` brings the copy up to date and is collective: every rank of the group has to call it.

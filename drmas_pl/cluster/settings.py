@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.strategies import Parallel
 from drmas_pl.workers.weights import Layout
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drmas_pl.adapters import AdapterPolicy
+from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.optim import load_named_state, named_state
-from drmas_pl.workers.critic import CriticGroup
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.critic import ValueWorker
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.shards import from_share, is_sharded, own_share
 
-Member = WorkerGroup | CriticGroup
+Member = PolicyWorker | ValueWorker
 COUNTERS = ("steps", "skipped_in_a_row")
 GROUP_COUNTERS = ("weights_version", *COUNTERS)
 
@@ -60,16 +60,16 @@ def restore_state(group: Member, folder: Path) -> None:
             load_named_state(model, group.optimizer, named)
         for name in _counters(group):
             setattr(group, name, state["counters"][name])
-        if isinstance(group, WorkerGroup):
+        if isinstance(group, PolicyWorker):
             group.engine.sync(group.weights_version)
 
 
 def _model(group: Member) -> nn.Module:
-    return group.policy if isinstance(group, WorkerGroup) else group.model
+    return group.policy if isinstance(group, PolicyWorker) else group.model
 
 
 def _counters(group: Member) -> tuple[str, ...]:
-    return GROUP_COUNTERS if isinstance(group, WorkerGroup) else COUNTERS
+    return GROUP_COUNTERS if isinstance(group, PolicyWorker) else COUNTERS
 
 
 def _weights(model: nn.Module) -> Mapping[str, Tensor]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from drmas_pl.batch import Row
-from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.workers.contract import Group
 from drmas_pl.workers.update import UpdateReport
 
 
 def update_groups(
     groups: Sequence[Group],
-    rows: Mapping[str, Sequence[Row]],
+    rows: Mapping[str, Sequence[TrainingRow]],
     seeds: Mapping[str, int],
     *,
     learnt: Callable[[Group], None] = lambda group: None,
@@ -37,7 +37,7 @@ def update_groups(
     with ExitStack() as stack:
         ends = {}
         for group in groups:
-            if isinstance(group, RemoteGroup) and group.alone:
+            if isinstance(group, RemotePolicyWorker) and group.alone:
                 stack.enter_context(group.training())
                 ends[group.name] = group.begin_update(_own(group, rows), seed=seeds[group.name])
         for group in groups:
@@ -49,5 +49,5 @@ def update_groups(
     return {group.name: reports[group.name] for group in groups}
 
 
-def _own(group: Group, rows: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
+def _own(group: Group, rows: Mapping[str, Sequence[TrainingRow]]) -> dict[str, Sequence[TrainingRow]]:
     return {agent: rows[agent] for agent in group.agents if agent in rows}

@@ -13,7 +13,7 @@ GRACE = 10.0
 SHOWN = 8
 
 
-class Watch:
+class StageMonitor:
     """Collects what the ranks of one group return.
 
     Args:

@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from drmas_pl.atomic import replacing
 from drmas_pl.errors import DataError
+from drmas_pl.utils.atomic import replacing
 
 EMBEDDED: Final = "embedded:"
 JSON_LINES: Final = (".jsonl", ".ndjson", ".json")

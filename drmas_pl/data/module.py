@@ -22,7 +22,7 @@ from drmas_pl.data.splits import check_disjoint, check_unique_ids, fingerprint, 
 from drmas_pl.errors import DataError
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Task
-from drmas_pl.validation import check_arguments
+from drmas_pl.utils.validation import check_arguments
 
 Split = Literal["train", "validation", "test"]
 File = str | os.PathLike[str]

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from torch.utils.data import Dataset
 
-from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.data.files import locate, parse_line, write_json_lines
 from drmas_pl.errors import DataError
 from drmas_pl.parsing import Parsed
@@ -162,7 +162,7 @@ def decode(record: dict[str, Any], place: str) -> Trajectory:
         ) from error
 
 
-class RecordedTurns(Dataset[Row]):
+class RecordedTurns(Dataset[TrainingRow]):
     """The turns of one agent as training rows, for a stock Lightning Trainer.
 
     Failed trajectories and turns without sampled ids are left out.
@@ -204,7 +204,7 @@ class RecordedTurns(Dataset[Row]):
                 f"advantages must be one number for each of {len(self.turns)} turns of {agent!r}, got {len(values)}; see .turns"
             )
         self._rows = [
-            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value))
+            TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, float(value))
             for (_, turn), value in zip(self.turns, values)
         ]
 
@@ -221,17 +221,17 @@ class RecordedTurns(Dataset[Row]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> TrainingRow:
         return self._rows[index]
 
 
-def collate_rows(pad_id: int) -> Callable[[Sequence[Row]], TokenBatch]:
+def collate_rows(pad_id: int) -> Callable[[Sequence[TrainingRow]], TokenBatch]:
     """Return a ``collate_fn`` whose batches are minibatches of their own, divided as the agent's objective says.
 
     Args:
         pad_id: Id written where there is no token.
 
-    >>> batch = collate_rows(0)([Row("solver", (5,), (6, 7), (-0.1, -0.2), 1.0), Row("solver", (5,), (8,), (-0.3,), -1.0)])
+    >>> batch = collate_rows(0)([TrainingRow("solver", (5,), (6, 7), (-0.1, -0.2), 1.0), TrainingRow("solver", (5,), (8,), (-0.3,), -1.0)])
     >>> batch.input_ids.tolist(), batch.denominator
     ([[5, 6, 7], [5, 8, 0]], None)
     """

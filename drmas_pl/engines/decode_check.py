@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from drmas_pl.engines.decoding import DecodeBatch
-from drmas_pl.engines.forward import Forward
-from drmas_pl.engines.row_cache import Memory
+from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
+from drmas_pl.kernels.row_cache import Memory
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def check_architecture(policy: Any) -> None:
         )
 
 
-def make_forward(policy: Any) -> Forward:
+def make_forward(policy: Any) -> ModelRunner:
     """Return the fastest forward pass that gives a policy's own log-probs.
 
     A model is tried out once. The second choice joins prompts and responses before attention, which takes more time and memory.
@@ -62,13 +62,13 @@ def make_forward(policy: Any) -> Forward:
     """
     known = _splits.get(policy)
     if known is not None:
-        return Forward(policy, may_split=known)
-    fast = Forward(policy)
+        return ModelRunner(policy, may_split=known)
+    fast = ModelRunner(policy)
     fault = _fault(policy, fast)
     if fault is None:
         _splits[policy] = True
         return fast
-    plain = Forward(policy, may_split=False)
+    plain = ModelRunner(policy, may_split=False)
     if not fast.splits_attention or (plain_fault := _fault(policy, plain)) is not None:
         reason = fault if not fast.splits_attention else plain_fault
         raise ConfigError(
@@ -84,7 +84,7 @@ def make_forward(policy: Any) -> Forward:
 
 
 @torch.no_grad()
-def _fault(policy: Any, forward: Forward) -> str | None:
+def _fault(policy: Any, forward: ModelRunner) -> str | None:
     """Decode a few tokens and say what is wrong with their log-probs; None when they are those of a plain forward pass."""
     device = next(policy.parameters()).device
     size = policy.config.get_text_config().vocab_size

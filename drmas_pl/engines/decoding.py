@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drmas_pl.engines.branching import Ints, branch
-from drmas_pl.engines.forward import Forward
-from drmas_pl.engines.prefixes import columns_of, shared_prefixes
-from drmas_pl.engines.row_cache import Memory, RowCache
+from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.engines.sampling import draw, uniform
-from drmas_pl.engines.shared_prompt import Groups, Span, group_rows
 from drmas_pl.errors import EngineError
+from drmas_pl.kernels.branching import Ints, branch
+from drmas_pl.kernels.prefixes import columns_of, shared_prefixes
+from drmas_pl.kernels.row_cache import Memory, RowCache
+from drmas_pl.kernels.shared_prompt import Groups, Span, group_rows
 from drmas_pl.parsing import FinishReason
 from drmas_pl.types import GenerationRequest
 
@@ -59,7 +59,7 @@ class DecodeBatch:
 
     def __init__(
         self,
-        forward: Forward,
+        forward: ModelRunner,
         requests: Sequence[GenerationRequest],
         rooms: Sequence[int],
         *,

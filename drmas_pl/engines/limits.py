@@ -53,7 +53,7 @@ def _rope_parameters(text: Any) -> list[dict[str, Any]]:
     return [found]
 
 
-def response_room(request: GenerationRequest, context_length: int | None) -> int:
+def remaining_tokens(request: GenerationRequest, context_length: int | None) -> int:
     """Return how many tokens may be sampled: the request's cap, or less where the context ends before it.
 
     Args:
@@ -64,7 +64,7 @@ def response_room(request: GenerationRequest, context_length: int | None) -> int
         EngineError: The prompt is empty or leaves no room for a single token.
 
     >>> from drmas_pl.types import SamplingParams
-    >>> response_room(GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=10), seed=0), context_length=8)
+    >>> remaining_tokens(GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=10), seed=0), context_length=8)
     5
     """
     prompt = len(request.prompt_ids)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from drmas_pl.engines.base import Engine
-from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.limits import remaining_tokens
 from drmas_pl.errors import EngineError
 from drmas_pl.parsing import FinishReason
 from drmas_pl.tokens import decode
@@ -61,7 +61,7 @@ class ScriptedEngine(Engine):
         self._awake = False
 
     def _complete(self, request: GenerationRequest) -> Completion:
-        room = response_room(request, self.context_length)
+        room = remaining_tokens(request, self.context_length)
         text = self._reply(decode(self.tokenizer, request.prompt_ids), request.seed)
         ends = [text.index(stop) + len(stop) for stop in request.sampling.stop if stop in text]
         ids = self.tokenizer.encode(text[: min(ends, default=None)], add_special_tokens=False)

@@ -7,23 +7,23 @@ Without a copy there is nothing to synchronise: what was just trained is what sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decode_check import check_architecture, make_forward
 from drmas_pl.engines.decoding import DecodeBatch
-from drmas_pl.engines.forward import Forward
-from drmas_pl.engines.limits import response_room, usable_context
-from drmas_pl.engines.row_cache import Memory
-from drmas_pl.engines.stopping import StopTexts
+from drmas_pl.engines.limits import remaining_tokens, usable_context
+from drmas_pl.engines.model_runner import ModelRunner
+from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.engines.weights_copy import WeightsCopy
 from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.kernels.row_cache import Memory
+from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.models.module_modes import evaluating
 from drmas_pl.types import Completion, GenerationRequest
 
 
@@ -84,11 +84,11 @@ class TransformersEngine(Engine):
         self.context_length = usable_context(policy.config)
         self.own_weights = copy
         self._copy = WeightsCopy(policy, device) if copy else None
-        self._stop_texts = StopTexts(tokenizer)
+        self._stop_texts = StopStringMatcher(tokenizer)
         self.reuse_prefixes = reuse_prefixes
         self._memory = Memory()
         self._earlier: list[DecodeBatch] = []
-        self._forward: Forward | None = None
+        self._forward: ModelRunner | None = None
         self._state: Any = None
         self._awake = True
         if not copy and not is_sharded(policy):
@@ -113,7 +113,7 @@ class TransformersEngine(Engine):
         """Continue every prompt once; see :meth:`Engine.generate`."""
         if not self._awake:
             raise EngineError("the engine is asleep; call wake() before generate()")
-        rooms = [response_room(request, self.context_length) for request in requests]
+        rooms = [remaining_tokens(request, self.context_length) for request in requests]
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
         try:
@@ -170,7 +170,7 @@ class TransformersEngine(Engine):
         """Give up what was computed with the old weights, and copies of them."""
         self._earlier, self._forward = [], None
 
-    def _current(self) -> Forward:
+    def _current(self) -> ModelRunner:
         """Return the forward pass; forget what the last call computed if the weights are other ones now."""
         state = weights_state(self.policy)
         if state != self._state:
@@ -213,7 +213,7 @@ class TransformersEngine(Engine):
 
     def _batch(
         self,
-        forward: Forward,
+        forward: ModelRunner,
         requests: Sequence[GenerationRequest],
         rooms: Sequence[int],
         earlier: Sequence[DecodeBatch],
@@ -253,15 +253,3 @@ def weights_state(policy: nn.Module) -> tuple[Any, ...]:
         (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
     )
     return weights, str(getattr(policy, "active_adapters", "")), autocast
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation mode and restore every submodule's own mode afterwards."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True

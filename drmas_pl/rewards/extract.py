@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from drmas_pl.boxes import last_box
 from drmas_pl.parsing import visible
+from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards.verdict import Reason
 
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from drmas_pl.boxes import last_box
-from drmas_pl.rewards.compare import NeedsSymbolic, SymbolicLayer, divides_by_zero, same, sized
+from drmas_pl.grading.compare import NeedsSymbolic, SymbolicLayer, divides_by_zero, same, sized
+from drmas_pl.grading.latex import Unreadable, tidy
+from drmas_pl.grading.notation import is_supported, same_notation
+from drmas_pl.grading.numeric import TooLarge
+from drmas_pl.grading.reading import read
+from drmas_pl.grading.shapes import Raw, Shape
+from drmas_pl.grading.symbolic import Sampling, Undecided
+from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards.extract import extract_answer
-from drmas_pl.rewards.latex import Unreadable, tidy
-from drmas_pl.rewards.notation import is_supported, same_notation
-from drmas_pl.rewards.numeric import TooLarge
-from drmas_pl.rewards.reading import read
-from drmas_pl.rewards.shapes import Raw, Shape
-from drmas_pl.rewards.symbolic import Sampling, Undecided
 from drmas_pl.rewards.verdict import Reason, Verdict
 
 References = str | Sequence[str]

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 from typing import Final, TextIO
 
+from drmas_pl.grading.notation import is_supported, preload
 from drmas_pl.rewards.extract import extract_answer
 from drmas_pl.rewards.math import grade
-from drmas_pl.rewards.notation import is_supported, preload
 
 READY: Final = "ready"
 RUNNING: Final = "running"

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.estimators import TokenAdvantages
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.errors import BatchError
-from drmas_pl.rollout.estimators import TokenAdvantages
-from drmas_pl.rollout.table import TurnTable
 from drmas_pl.types import Trajectory
 
 
-def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[str, list[Row]]:
+def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[str, list[TrainingRow]]:
     """Build one row per trained turn and merge equal ones.
 
     Turns with the same agent, prompt and response and the same sign of advantage become one row whose advantage is the sum and
@@ -37,7 +37,7 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
         raise BatchError(
             f"expected {len(table)} finite advantages, got {len(values)} of which some may be NaN or infinite"
         )
-    merged: dict[tuple[object, ...], Row] = {}
+    merged: dict[tuple[object, ...], TrainingRow] = {}
     for place in table.trained.nonzero().flatten().tolist():
         turn, value = table.turns[place], values[place]
         if len(turn.response_ids) != len(turn.logprobs):
@@ -48,7 +48,7 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
             None if by_token is None else tuple(by_token.advantage[place, : len(turn.response_ids)].tolist())
         )
         ids = turn.prompt_ids, turn.response_ids
-        new = Row(
+        new = TrainingRow(
             turn.agent,
             *ids,
             turn.logprobs,
@@ -65,7 +65,7 @@ def build_rows(table: TurnTable, advantage: Tensor | TokenAdvantages) -> dict[st
         merged[key] = (
             new if row is None else replace(row, advantage=row.advantage + value, weight=row.weight + 1)
         )
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[TrainingRow]] = {}
     for row in merged.values():
         rows.setdefault(row.agent, []).append(row)
     return rows

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from drmas_pl.agent import Agent
-from drmas_pl.containment import Containment
 from drmas_pl.engines.base import Engine
-from drmas_pl.engines.pending import Pending
+from drmas_pl.engines.request_batcher import RequestBatcher
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
@@ -30,7 +29,8 @@ from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
-from drmas_pl.validation import check_arguments, check_returned
+from drmas_pl.utils.containment import Containment
+from drmas_pl.utils.validation import check_arguments, check_returned
 
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
@@ -190,7 +190,7 @@ class _Session:
 
     def __init__(self, collector: Collector, engines: Mapping[str, Engine], phase: Phase) -> None:
         self.collector, self.phase = collector, phase
-        shared = {id(engine): Pending(engine) for engine in engines.values()}
+        shared = {id(engine): RequestBatcher(engine) for engine in engines.values()}
         self.pending = {agent: shared[id(engine)] for agent, engine in engines.items()}
         self.queues = list(shared.values())
         self.running = self.waiting = 0

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.functional.diagnostics import has_signal
 from drmas_pl.functional.grouping import align_rows, group_ids
-from drmas_pl.rollout.table import TurnTable
 
 
-def tasks_with_signal(table: TurnTable) -> set[str]:
+def tasks_with_signal(table: TurnBatch) -> set[str]:
     """Return the ids of tasks on which some agent's scores differ; the others teach nothing.
 
     References:
@@ -22,7 +22,7 @@ def tasks_with_signal(table: TurnTable) -> set[str]:
     return {table.tasks[row] for row in signal.nonzero().flatten().tolist()}
 
 
-def aligned_rows(table: TurnTable, turns: Mapping[str, int], *, seed: int) -> Tensor:
+def aligned_rows(table: TurnBatch, turns: Mapping[str, int], *, seed: int) -> Tensor:
     """Choose rows so that every trajectory trains equally many turns of the named agents; apply it after normalising.
 
     Args:

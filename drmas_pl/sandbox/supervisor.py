@@ -275,7 +275,7 @@ def become_program(order: Order, work: str) -> None:
         os._exit(127)
 
 
-class Watch:
+class StageMonitor:
     """Watches a program until it ends or must end.
 
     Args:
@@ -407,7 +407,7 @@ def supervise(order: Order) -> str:
     program = os.fork()
     if program == 0:
         become_program(order, work)
-    watch = Watch(order, program, meter)
+    watch = StageMonitor(order, program, meter)
     ended = watch.wait()
     seconds = time.monotonic() - started
     watch.kill()

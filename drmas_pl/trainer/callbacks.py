@@ -19,7 +19,7 @@ from torch import nn
 
 from drmas_pl.agent import Agent
 from drmas_pl.errors import ConfigError
-from drmas_pl.validation import shown
+from drmas_pl.utils.validation import shown
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 
-from drmas_pl.atomic import write_atomically
 from drmas_pl.errors import CheckpointError
-from drmas_pl.storage import writing
-from drmas_pl.trainer.drawing import Drawn, save_drawn
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, save_drawn
 from drmas_pl.trainer.manifest import MANIFEST, Manifest, aside, read_manifest
+from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.utils.storage import writing
 from drmas_pl.workers.contract import Critic, Group
 
 AHEAD = "ahead"
@@ -45,7 +45,7 @@ def save_checkpoint(
     manifest: Manifest,
     *,
     critics: Mapping[str, Critic] | None = None,
-    drawn: Drawn | None = None,
+    drawn: RolloutBatch | None = None,
     callbacks: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it.
@@ -83,7 +83,7 @@ def _write_parts(
     partial: Path,
     groups: Mapping[str, Group],
     critics: Mapping[str, Critic],
-    drawn: Drawn | None,
+    drawn: RolloutBatch | None,
     callbacks: Mapping[str, Any] | None,
 ) -> None:
     """Write everything but the manifest."""

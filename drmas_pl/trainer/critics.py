@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueRow
+from drmas_pl.algorithms.credit_rules import CreditRule, TeamReward
+from drmas_pl.algorithms.estimators import AdvantageEstimator, TokenAdvantages
+from drmas_pl.algorithms.gae_estimator import GaeEstimator
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import TokenValues, TurnBatch
 from drmas_pl.errors import ConfigError
-from drmas_pl.rollout.credit import CreditRule, TeamReward
-from drmas_pl.rollout.estimators import AdvantageEstimator, TokenAdvantages
-from drmas_pl.rollout.gae import GaeEstimator
-from drmas_pl.rollout.table import TokenValues, TurnTable
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.seeding import derive_seed
 from drmas_pl.workers.contract import Critic, Group
 from drmas_pl.workers.critic import CriticReport
@@ -67,7 +67,7 @@ def check_critics(
         )
 
 
-def judged(table: TurnTable, critics: Critics) -> TurnTable:
+def judged(table: TurnBatch, critics: Critics) -> TurnBatch:
     """Fill in the values of every trained turn whose agent has a critic; other turns get none."""
     if not critics:
         return table
@@ -80,7 +80,7 @@ def judged(table: TurnTable, critics: Critics) -> TurnTable:
 
 
 def teach(
-    table: TurnTable, advantage: Tensor | TokenAdvantages, critics: Critics, *, seed: int
+    table: TurnBatch, advantage: Tensor | TokenAdvantages, critics: Critics, *, seed: int
 ) -> dict[str, CriticReport]:
     """Update every critic towards the returns of its agents' turns.
 
@@ -122,7 +122,7 @@ def warmup(critics: Critics) -> int:
     return max((critic.settings.warmup for critic in critics.values()), default=0)
 
 
-def _places(table: TurnTable, critic: Critic) -> list[int]:
+def _places(table: TurnBatch, critic: Critic) -> list[int]:
     """Return the trained turns of a critic's agents."""
     return [
         place
@@ -131,6 +131,6 @@ def _places(table: TurnTable, critic: Critic) -> list[int]:
     ]
 
 
-def _row(table: TurnTable, place: int) -> Row:
+def _row(table: TurnBatch, place: int) -> TrainingRow:
     turn = table.turns[place]
-    return Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)
+    return TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)

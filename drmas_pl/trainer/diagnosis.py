@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drmas_pl.algorithms.estimators import Scopes, TokenAdvantages
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.functional.grouping import group_ids
-from drmas_pl.rollout.estimators import Scopes, TokenAdvantages
-from drmas_pl.rollout.table import TurnTable
 from drmas_pl.types import Turn
 
 # Utterances of an agent below which "all of them" may be chance.
@@ -39,8 +39,8 @@ class Diagnosis:
 
 
 def diagnose(
-    table: TurnTable,
-    trained: TurnTable,
+    table: TurnBatch,
+    trained: TurnBatch,
     advantage: Tensor | TokenAdvantages,
     *,
     trainable: Collection[str],
@@ -79,7 +79,7 @@ def _frozen(trainable: Collection[str]) -> Iterator[Diagnosis]:
         )
 
 
-def _invalid(table: TurnTable) -> Iterator[Diagnosis]:
+def _invalid(table: TurnBatch) -> Iterator[Diagnosis]:
     """Look for agents of which nothing can be used, whatever the rewards are."""
     turns = {name: [turn for turn in table.turns if turn.agent == name] for name in table.names}
     speakers = {name: own for name, own in turns.items() if own}
@@ -114,7 +114,7 @@ def _why(name: str, turns: Sequence[Turn]) -> str:
     return f"{text} does not speak this team's language; choose another model or agents.roles.{name}.template"
 
 
-def _one_sample(table: TurnTable, scopes: Scopes | None) -> Iterator[Diagnosis]:
+def _one_sample(table: TurnBatch, scopes: Scopes | None) -> Iterator[Diagnosis]:
     """Blame the number of samples where groups lie within a task, or where rewards differ and nothing came of it."""
     by_task = scopes is not None and "task" in scopes.mean
     if by_task or len(table.team[table.team.isfinite()].unique()) > 1:
@@ -126,7 +126,7 @@ def _one_sample(table: TurnTable, scopes: Scopes | None) -> Iterator[Diagnosis]:
         )
 
 
-def _alone(table: TurnTable, scopes: Scopes, trainable: Collection[str]) -> Iterator[Diagnosis]:
+def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iterator[Diagnosis]:
     """Look for turns that have nothing to be compared with, where that leaves them without advantage."""
     if scopes.singleton != "zero" or not table.trained.any():
         return
@@ -148,7 +148,7 @@ def _alone(table: TurnTable, scopes: Scopes, trainable: Collection[str]) -> Iter
     )
 
 
-def _shares_alone(table: TurnTable, scopes: Scopes) -> dict[str, float]:
+def _shares_alone(table: TurnBatch, scopes: Scopes) -> dict[str, float]:
     """Return for each agent the share of its trained turns whose group holds a single entry."""
     rows = table.trained.nonzero().flatten()
     group, agent = table.scope(scopes.mean)[rows], table.agent[rows]
@@ -164,7 +164,7 @@ def _shares_alone(table: TurnTable, scopes: Scopes) -> dict[str, float]:
     }
 
 
-def _one_verdict(table: TurnTable) -> Iterator[Diagnosis]:
+def _one_verdict(table: TurnBatch) -> Iterator[Diagnosis]:
     """Look for agents that judge and always say the same."""
     for name in table.names:
         verdicts = [turn.parsed.verdict for turn in table.turns if turn.agent == name and turn.parsed.verdict]
@@ -177,7 +177,7 @@ def _one_verdict(table: TurnTable) -> Iterator[Diagnosis]:
             )
 
 
-def _equal(table: TurnTable) -> Iterator[Diagnosis]:
+def _equal(table: TurnBatch) -> Iterator[Diagnosis]:
     """Name the reward of trajectories that nothing distinguishes."""
     rewards = table.team[table.team.isfinite()]
     if not len(rewards):

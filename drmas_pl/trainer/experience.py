@@ -8,16 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.estimators import TokenAdvantages
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.rollout.batching import build_rows
-from drmas_pl.rollout.estimators import TokenAdvantages
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch
 from drmas_pl.rollout.filtering import aligned_rows
-from drmas_pl.rollout.table import TurnTable
-from drmas_pl.trainer.drawing import Drawn
 from drmas_pl.workers.contract import Group
 
 
-def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
+def kept_rows(table: TurnBatch, drawn: RolloutBatch) -> TurnBatch:
     """Leave out the rows of tasks that are not trained on."""
     if drawn.kept is None:
         return table
@@ -26,7 +26,7 @@ def kept_rows(table: TurnTable, drawn: Drawn) -> TurnTable:
     )
 
 
-def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
+def penalised(table: TurnBatch, groups: Iterable[Group]) -> TurnBatch:
     """Add the KL penalty of agents that put it into the reward to what is taken from their credit."""
     penalty, trained = table.penalty.clone(), table.trained.tolist()
     for group in groups:
@@ -40,8 +40,8 @@ def penalised(table: TurnTable, groups: Iterable[Group]) -> TurnTable:
 
 
 def training_rows(
-    table: TurnTable, advantage: Tensor | TokenAdvantages, *, align_turns: Mapping[str, int], seed: int
-) -> dict[str, list[Row]]:
+    table: TurnBatch, advantage: Tensor | TokenAdvantages, *, align_turns: Mapping[str, int], seed: int
+) -> dict[str, list[TrainingRow]]:
     """Build the rows that each agent trains on.
 
     Args:

@@ -21,12 +21,12 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 
 if TYPE_CHECKING:
     from drmas_pl.data.module import TaskDataModule
     from drmas_pl.trainer.callbacks import TeamModule
-    from drmas_pl.trainer.folder import RunFolder
+    from drmas_pl.trainer.run_directory import RunDirectory
     from drmas_pl.trainer.settings import EvaluationSettings
     from drmas_pl.trainer.state import RunState
     from drmas_pl.workers.contract import Group
@@ -53,7 +53,7 @@ class TrainerProperties:
     callbacks: list[Callback]
     loggers: list[Logger]
     fabric: Fabric
-    folder: RunFolder
+    folder: RunDirectory
     state: RunState
     evaluation: EvaluationSettings
     module: TeamModule
@@ -188,7 +188,7 @@ class TrainerProperties:
     def optimizers(self) -> list[Optimizer]:
         """Optimizers of the groups in this process, by name; groups on a cluster keep theirs there."""
         groups: Mapping[str, Any] = getattr(self, "groups", {})
-        local = [group for _, group in sorted(groups.items()) if isinstance(group, WorkerGroup)]
+        local = [group for _, group in sorted(groups.items()) if isinstance(group, PolicyWorker)]
         return [group.optimizer for group in local if group.optimizer is not None]
 
     @property

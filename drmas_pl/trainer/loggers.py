@@ -17,7 +17,7 @@ from lightning.fabric.loggers.logger import Logger as FabricLogger
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.validation import shown
+from drmas_pl.utils.validation import shown
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from drmas_pl.agent import Agent
+from drmas_pl.algorithms.baseline_estimators import BestOfK
+from drmas_pl.algorithms.composite import Wrapper
+from drmas_pl.algorithms.credit_rules import CreditRule, ReturnToGo, TeamReward
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
+from drmas_pl.algorithms.objective import PolicyObjective
 from drmas_pl.errors import ConfigError
-from drmas_pl.objective import PolicyObjective
-from drmas_pl.rollout.baselines import BestOfK
-from drmas_pl.rollout.credit import CreditRule, ReturnToGo, TeamReward
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.wrappers import Wrapper
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.workers.update import UpdateSettings
 

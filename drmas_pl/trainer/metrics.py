@@ -8,11 +8,11 @@ from functools import partial
 
 from torch import Tensor
 
+from drmas_pl.algorithms.estimators import Scopes, TokenAdvantages
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.diagnostics import amplification, global_amplification, group_health
 from drmas_pl.functional.segments import segment_mean, segment_var
-from drmas_pl.rollout.estimators import Scopes, TokenAdvantages
-from drmas_pl.rollout.table import TurnTable
 from drmas_pl.types import MetricInfo, Trajectory, Turn
 from drmas_pl.workers.update import UpdateReport
 
@@ -120,7 +120,7 @@ def _agent_metrics(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def signal_metrics(
-    table: TurnTable, advantage: Tensor | TokenAdvantages, scopes: Scopes | None
+    table: TurnBatch, advantage: Tensor | TokenAdvantages, scopes: Scopes | None
 ) -> dict[str, float]:
     """Explain the advantages: λ_k for the configured scopes and for a global baseline, and the health of each agent's groups.
 
@@ -157,7 +157,7 @@ def signal_metrics(
     return _by_agent(table, columns)
 
 
-def health_metrics(table: TurnTable) -> dict[str, float]:
+def health_metrics(table: TurnBatch) -> dict[str, float]:
     """Return ``train/<agent>/groups_…``: the shares of an agent's groups that are all zero, all one, all equal, or a single turn."""
     health = group_health(
         table.score, table.scope(("task", "agent")), table.agent, num_agents=len(table.names)
@@ -166,7 +166,7 @@ def health_metrics(table: TurnTable) -> dict[str, float]:
     return _by_agent(table, {f"groups_{name}": getattr(health, name) for name in names})
 
 
-def _by_agent(table: TurnTable, columns: Mapping[str, Tensor]) -> dict[str, float]:
+def _by_agent(table: TurnBatch, columns: Mapping[str, Tensor]) -> dict[str, float]:
     return {
         f"train/{agent}/{name}": value
         for name, column in columns.items()
@@ -175,7 +175,7 @@ def _by_agent(table: TurnTable, columns: Mapping[str, Tensor]) -> dict[str, floa
     }
 
 
-def _amplification(table: TurnTable, scopes: Scopes) -> Tensor:
+def _amplification(table: TurnBatch, scopes: Scopes) -> Tensor:
     """λ_k of the configured scopes."""
     mean_group = table.scope(scopes.mean)
     std_group = None if scopes.std is None else table.scope(scopes.std)

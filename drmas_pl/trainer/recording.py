@@ -8,15 +8,15 @@ from dataclasses import replace
 from torch import Tensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.rollout.estimators import TokenAdvantages
-from drmas_pl.rollout.table import TurnTable
+from drmas_pl.algorithms.estimators import TokenAdvantages
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.tokens import decode
 from drmas_pl.types import Trajectory
 
 
 def with_advantages(
     trajectories: Sequence[Trajectory],
-    table: TurnTable,
+    table: TurnBatch,
     advantage: Tensor | TokenAdvantages,
     *,
     iteration: int,

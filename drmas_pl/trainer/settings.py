@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from drmas_pl.types import SamplingParams
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.residency import Residency
 
 

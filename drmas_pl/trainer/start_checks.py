@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from lightning.fabric import Fabric
 
 from drmas_pl.agent import Agent
-from drmas_pl.checks import probe_team
+from drmas_pl.algorithms.credit_rules import CreditRule
+from drmas_pl.algorithms.estimators import AdvantageEstimator
 from drmas_pl.errors import CheckFailed, ConfigError
 from drmas_pl.rollout.causes import fault_line
-from drmas_pl.rollout.credit import CreditRule
-from drmas_pl.rollout.estimators import AdvantageEstimator
 from drmas_pl.team import Team
-from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.testing.conformance import probe_team
+from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.types import Task
-from drmas_pl.validation import shown
+from drmas_pl.utils.validation import shown
 from drmas_pl.workers.contract import Group
 
 
-def check_unused(folder: RunFolder) -> None:
+def check_unused(folder: RunDirectory) -> None:
     """Refuse a folder that holds another run.
 
     Raises:

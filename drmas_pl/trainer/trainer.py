@@ -21,20 +21,20 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from torch import Tensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
-from drmas_pl.cluster.recovery import Recovery
+from drmas_pl.algorithms.credit_rules import CreditRule
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
+from drmas_pl.cluster.recovery import StageRetry
 from drmas_pl.cluster.together import update_groups
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.rollout.batching import check_collection
-from drmas_pl.rollout.credit import CreditRule
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
-from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, load_drawn
 from drmas_pl.seeding import derive_seed
-from drmas_pl.storage import writing
 from drmas_pl.team import Team
-from drmas_pl.trainer.ahead import AheadPlayer
+from drmas_pl.trainer.async_rollouts import AsyncRollouts
 from drmas_pl.trainer.callbacks import (
     TeamModule,
     callback_states,
@@ -52,25 +52,25 @@ from drmas_pl.trainer.checkpoint import (
 )
 from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
 from drmas_pl.trainer.diagnosis import diagnose
-from drmas_pl.trainer.drawing import Drawn, load_drawn
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
-from drmas_pl.trainer.folder import RunFolder
 from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
 from drmas_pl.trainer.loggers import as_loggers, begin_logging, finalize
 from drmas_pl.trainer.manifest import find_checkpoint
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
-from drmas_pl.trainer.player import Player, make_collector
 from drmas_pl.trainer.recording import with_advantages, with_prompts
+from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.start_checks import check_contracts, check_groups, check_names, check_unused
 from drmas_pl.trainer.state import RunState, limit_batches, run_marks
+from drmas_pl.trainer.sync_rollouts import SyncRollouts, make_collector
 from drmas_pl.types import Task, Trajectory
-from drmas_pl.validation import check_arguments, shown
+from drmas_pl.utils.storage import writing
+from drmas_pl.utils.validation import check_arguments, shown
 from drmas_pl.workers.contract import Group
 from drmas_pl.workers.critic import CriticReport
-from drmas_pl.workers.handover import Handover
+from drmas_pl.workers.handover import BackgroundWeightSync
 from drmas_pl.workers.residency import awake_engines
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.strategies import check_precision
@@ -166,7 +166,7 @@ class MultiAgentTrainer(TrainerProperties):
         limit_batches((), limit_val_batches)
         self.precision = precision
         self.max_iterations = 1 if fast_dev_run else max_iterations
-        self.folder = RunFolder(output_dir)
+        self.folder = RunDirectory(output_dir)
         self.estimator = estimator or GroupNormalizer()
         self.credit, self.schedule = credit, schedule or GroupSchedule()
         self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation
@@ -236,7 +236,7 @@ class MultiAgentTrainer(TrainerProperties):
                 drawn = self.player.take(index)
                 played = time.perf_counter()
                 check_collection(drawn.trajectories, samples=self.rollout.samples, versions=drawn.versions)
-                table = build_table(drawn.trajectories, self.agents, credit=self.credit)
+                table = build_turn_batch(drawn.trajectories, self.agents, credit=self.credit)
                 trained = self.recovery.run(penalised, kept_rows(table, drawn), self.groups.values())
                 trained = self.recovery.run(judged, trained, self.critics)
                 advantage = self.estimator(trained)
@@ -389,12 +389,12 @@ class MultiAgentTrainer(TrainerProperties):
 
     def _bind(self, team: Team, groups: Groups, data: TaskDataModule, critics: Critics) -> None:
         self.team, self.groups, self.data, self.critics = team, dict(groups), data, dict(critics)
-        self.recovery = Recovery([*groups.values(), *critics.values()], self.folder.path / "cluster")
+        self.recovery = StageRetry([*groups.values(), *critics.values()], self.folder.path / "cluster")
         self.should_stop = self.interrupted = False
         self.collector = make_collector(team, self.agents, self.rollout, failure_log=self.folder.failures)
         self.module = TeamModule(self.agents)
 
-    def _make_player(self, kept: Drawn | None) -> Player:
+    def _make_player(self, kept: RolloutBatch | None) -> SyncRollouts:
         parts = (self.collector, self.data, self.groups)
         options: dict[str, Any] = {
             "settings": self.rollout,
@@ -403,20 +403,20 @@ class MultiAgentTrainer(TrainerProperties):
             "recovery": self.recovery,
         }
         return (
-            AheadPlayer(*parts, last=self.max_iterations, kept=kept, **options)
+            AsyncRollouts(*parts, last=self.max_iterations, kept=kept, **options)
             if self.rollout.staleness
-            else Player(*parts, **options)
+            else SyncRollouts(*parts, **options)
         )
 
     def _teach(
-        self, table: TurnTable, advantage: Tensor | TokenAdvantages, index: int
+        self, table: TurnBatch, advantage: Tensor | TokenAdvantages, index: int
     ) -> dict[str, CriticReport]:
         """Update the critics; what they have learnt is kept before the policies' update may be repeated."""
         reports = teach(table, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
         self.recovery.keep()
         return reports
 
-    def _update(self, rows: Mapping[str, list[Row]], index: int) -> dict[str, UpdateReport]:
+    def _update(self, rows: Mapping[str, list[TrainingRow]], index: int) -> dict[str, UpdateReport]:
         """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
         if index < warmup(self.critics):
             return {}
@@ -424,7 +424,7 @@ class MultiAgentTrainer(TrainerProperties):
             [name for name, group in self.groups.items() if group.settings.trainable], index
         )
         seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
-        with Handover(idle=self.player.leaves_engines_idle) as handover:
+        with BackgroundWeightSync(idle=self.player.leaves_engines_idle) as handover:
             reports = update_groups([self.groups[name] for name in names], rows, seeds, learnt=handover.begin)
         self.recovery.keep()
         return reports
@@ -595,7 +595,7 @@ class MultiAgentTrainer(TrainerProperties):
         with writing("the trajectories", path):
             write_trajectories(path, trajectories)
 
-    def _diagnose(self, table: TurnTable, trained: TurnTable, advantage: Tensor | TokenAdvantages) -> None:
+    def _diagnose(self, table: TurnBatch, trained: TurnBatch, advantage: Tensor | TokenAdvantages) -> None:
         """Find what keeps the iteration from learning."""
         learners = [
             agent for group in self.groups.values() if group.settings.trainable for agent in group.agents

@@ -10,13 +10,13 @@ from typing import Any, Literal, get_args
 from lightning.fabric import Fabric
 from torch import nn
 
-from drmas_pl.adapters import LoraSettings, share_base
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
+from drmas_pl.models.adapters import LoraSettings, share_base
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.validation import check_fields, check_type
-from drmas_pl.workers.group import GroupSettings, WorkerGroup
+from drmas_pl.utils.validation import check_fields, check_type
+from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 
@@ -29,7 +29,7 @@ class AgentBinding:
 
     Attributes:
         agent: The agent.
-        model: Model it speaks with, as understood by :func:`drmas_pl.models.load_model`.
+        model: Model it speaks with, as understood by :func:`drmas_pl.models.loading.load_model`.
         trainable: False keeps the weights fixed; the agent then never shares a group with trained ones.
         optimizer: Optimizer settings it wants.
         update: Update settings it wants.
@@ -59,7 +59,7 @@ class GroupPlan:
     name: str
     model: str
     agents: tuple[Agent, ...]
-    settings: GroupSettings
+    settings: PolicyWorkerSettings
 
 
 def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[str, list[AgentBinding]]:
@@ -121,7 +121,7 @@ def plan_groups(
             * first.update.updates_per_iteration
             * first.update.epochs
         )
-        settings = GroupSettings(first.optimizer, first.update, first.trainable, max(steps, 1))
+        settings = PolicyWorkerSettings(first.optimizer, first.update, first.trainable, max(steps, 1))
         plans.append(GroupPlan(name, first.model, tuple(member.agent for member in members), settings))
     return plans
 
@@ -138,7 +138,7 @@ def build_groups(
     schedule: GroupSchedule | None = None,
     lora: LoraSettings | None = None,
     seed: int = 0,
-) -> dict[str, WorkerGroup]:
+) -> dict[str, PolicyWorker]:
     """Load each group's model once and bind its agents.
 
     Args:
@@ -164,7 +164,7 @@ def build_groups(
     adapted = adapted_policies(plans, load, lora or LoraSettings(), seed=seed) if sharing == "lora" else {}
     for plan in plans:
         policy, tokenizer = adapted[plan.name] if plan.name in adapted else load(plan.model)
-        groups[plan.name] = WorkerGroup(
+        groups[plan.name] = PolicyWorker(
             plan.name,
             policy=policy,
             tokenizer=tokenizer,

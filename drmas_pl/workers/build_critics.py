@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 from lightning.fabric import Fabric
 from torch import nn
 
-from drmas_pl.critic import ValueModel
 from drmas_pl.errors import ConfigError
+from drmas_pl.models.value_head import ValueModel
 from drmas_pl.workers.build import AgentBinding, assign_groups
-from drmas_pl.workers.critic import CriticGroup, CriticSettings
+from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
 
 CriticSharing = Literal["shared", "per_agent"]
 # what the name of a critic begins with where worker groups have names too
@@ -33,16 +33,16 @@ class CriticPlan:
     name: str
     model: str
     agents: tuple[str, ...]
-    settings: CriticSettings
+    settings: ValueWorkerSettings
 
     @property
     def label(self) -> str:
         """Name of the critic among worker groups, one of which may have its name."""
         return f"{CRITIC}{self.name}"
 
-    def build(self, backbone: nn.Module, tokenizer: Any, *, fabric: Fabric) -> CriticGroup:
+    def build(self, backbone: nn.Module, tokenizer: Any, *, fabric: Fabric) -> ValueWorker:
         """Give the critic the weights of ``backbone``."""
-        return CriticGroup(
+        return ValueWorker(
             self.name,
             model=ValueModel(backbone),
             agents=self.agents,
@@ -56,7 +56,7 @@ def plan_critics(
     bindings: Sequence[AgentBinding],
     *,
     sharing: CriticSharing,
-    settings: CriticSettings | None = None,
+    settings: ValueWorkerSettings | None = None,
     model: str | None = None,
     iterations: int = 1,
 ) -> list[CriticPlan]:
@@ -67,7 +67,7 @@ def plan_critics(
     """
     if sharing not in get_args(CriticSharing):
         raise ConfigError(f"critics can be shared or per_agent, got {sharing!r}")
-    settings = settings or CriticSettings()
+    settings = settings or ValueWorkerSettings()
     steps = iterations * settings.updates_per_iteration * settings.epochs
     settings = replace(settings, total_steps=max(steps, 1))
     trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]
@@ -83,10 +83,10 @@ def build_critics(
     sharing: CriticSharing,
     fabric: Fabric,
     load: Callable[[str], tuple[nn.Module, Any]],
-    settings: CriticSettings | None = None,
+    settings: ValueWorkerSettings | None = None,
     model: str | None = None,
     iterations: int = 1,
-) -> dict[str, CriticGroup]:
+) -> dict[str, ValueWorker]:
     """Build the critics of a run in this process.
 
     Args:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueRow
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.engines.base import Engine
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.types import Turn
-from drmas_pl.workers.critic import CriticReport, CriticSettings
-from drmas_pl.workers.group import GroupSettings
+from drmas_pl.workers.critic import CriticReport, ValueWorkerSettings
+from drmas_pl.workers.group import PolicyWorkerSettings
 from drmas_pl.workers.update import UpdateReport
 
 
@@ -31,7 +31,7 @@ class Group(Protocol):
 
     name: str
     agents: dict[str, Agent]
-    settings: GroupSettings
+    settings: PolicyWorkerSettings
     weights_version: int
     parameter_count: int
     engine: Engine
@@ -44,7 +44,7 @@ class Group(Protocol):
         """Hold the policy ready for updates for the duration of the block."""
         ...
 
-    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+    def update(self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
         """Run the iteration's optimizer steps on the agents' rows."""
         ...
 
@@ -77,10 +77,10 @@ class Critic(Protocol):
 
     name: str
     agents: frozenset[str]
-    settings: CriticSettings
+    settings: ValueWorkerSettings
     parameter_count: int
 
-    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order."""
         ...
 

@@ -20,15 +20,15 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueBatch, ValueModel, ValueRow, collate_values, response_values
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.errors import CheckpointError, TrainingStopped
 from drmas_pl.functional.metrics import merge_metrics
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
+from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
+from drmas_pl.models.value_head import ValueBatch, ValueModel, ValueRow, collate_values, response_values
 from drmas_pl.optim import OptimizerSettings, build_optimizer
-from drmas_pl.packed.checkpointing import checkpoint_activations
-from drmas_pl.storage import writing
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.storage import writing
+from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
 from drmas_pl.workers.randomness import ready_to_learn
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
@@ -39,7 +39,7 @@ from drmas_pl.workers.weights import Layout, load_state, save_state
 
 
 @dataclass(frozen=True, slots=True)
-class CriticSettings:
+class ValueWorkerSettings:
     """How a critic learns.
 
     Attributes:
@@ -106,7 +106,7 @@ class CriticReport:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class CriticGroup:
+class ValueWorker:
     """One value model with its optimizer, and the agents whose tokens it judges.
 
     Attributes:
@@ -120,7 +120,7 @@ class CriticGroup:
         agents: Names of its agents.
         pad_id: Padding id of their tokenizer.
         fabric: Places the model and scales gradients.
-        settings: See :class:`CriticSettings`.
+        settings: See :class:`ValueWorkerSettings`.
 
     Raises:
         ConfigError: The critic computes in a precision that cannot be trained with.
@@ -134,7 +134,7 @@ class CriticGroup:
         agents: Collection[str],
         pad_id: int,
         fabric: Fabric,
-        settings: CriticSettings | None = None,
+        settings: ValueWorkerSettings | None = None,
     ) -> None:
         check_precision(fabric.strategy.precision.precision)
         self.name = name
@@ -142,7 +142,7 @@ class CriticGroup:
         self.agents = frozenset(agents)
         self.pad_id = pad_id
         self.fabric = fabric
-        self.settings = settings or CriticSettings()
+        self.settings = settings or ValueWorkerSettings()
         self.steps = 0
         self.planned_steps = 0
         self.skipped_in_a_row = 0
@@ -163,7 +163,7 @@ class CriticGroup:
         )
         self.offload.hold(set())
 
-    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order."""
         judge = partial(response_values, self.module)
         with self.offload.present("weights"):

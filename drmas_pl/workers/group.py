@@ -18,15 +18,15 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from torch import Tensor, nn
 
-from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import CheckpointError, ConfigError, LifecycleError
-from drmas_pl.models import quiet_transformers
+from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
+from drmas_pl.kernels.compiling import compile_layers
+from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.models.loading import quiet_transformers
 from drmas_pl.optim import OptimizerSettings, build_optimizer
-from drmas_pl.packed.checkpointing import checkpoint_activations
-from drmas_pl.packed.compiling import compile_layers
 from drmas_pl.types import Turn
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
 from drmas_pl.workers.offload import GroupOffload, device_meter
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
+class PolicyWorkerSettings:
     """What may differ between worker groups.
 
     Attributes:
@@ -58,7 +58,7 @@ class GroupSettings:
     checkpoint: Layout = "whole"
 
 
-class WorkerGroup:
+class PolicyWorker:
     """One policy with optimizer and engine, bound to the agents it serves.
 
     Attributes:
@@ -74,7 +74,7 @@ class WorkerGroup:
         agents: Agents that speak with this policy.
         engine: Generates with these weights.
         fabric: Places the policy and scales gradients.
-        settings: See :class:`GroupSettings`.
+        settings: See :class:`PolicyWorkerSettings`.
         hooks: Called on lifecycle transitions.
     """
 
@@ -87,7 +87,7 @@ class WorkerGroup:
         agents: Sequence[Agent],
         engine: Engine,
         fabric: Fabric,
-        settings: GroupSettings | None = None,
+        settings: PolicyWorkerSettings | None = None,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class WorkerGroup:
         self.agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
         self.engine = engine
         self.fabric = fabric
-        self.settings = settings or GroupSettings()
+        self.settings = settings or PolicyWorkerSettings()
         self.lifecycle = Lifecycle(name, hooks=hooks)
         self.weights_version = 0
         self.sync_seconds = 0.0
@@ -202,7 +202,7 @@ class WorkerGroup:
         ):
             yield self.module
 
-    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+    def update(self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
         """Run the iteration's optimizer steps on the agents' rows.
 
         Args:
@@ -219,7 +219,7 @@ class WorkerGroup:
             self.weights_version += 1
         return report
 
-    def score(self, policy: nn.Module, rows: Sequence[Row], agent: Agent) -> list[tuple[float, ...]]:
+    def score(self, policy: nn.Module, rows: Sequence[TrainingRow], agent: Agent) -> list[tuple[float, ...]]:
         """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
         with self.fabric.autocast(), self.offload.present("weights"):
             return score_rows(
@@ -240,7 +240,9 @@ class WorkerGroup:
         objective = agent.objective
         if self.reference is None or not objective.penalises_reward:
             return [0.0] * len(turns)
-        rows = [Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0) for turn in turns]
+        rows = [
+            TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0) for turn in turns
+        ]
         reference = self.score(self.reference, rows, agent)
         recompute = self.settings.update.old_logp == "recompute"
         policy = self.score(self.module, rows, agent) if recompute else [turn.logprobs for turn in turns]

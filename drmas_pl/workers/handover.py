@@ -6,10 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 
 
-class Handover:
+class BackgroundWeightSync:
     """Opens the rollout phase of groups, each in a thread, and closes it as soon as their engines have the new weights.
 
     Only engines are woken that take nothing away from a group that learns: those with weights of their own that stay where they are.
@@ -26,12 +26,12 @@ class Handover:
 
     def begin(self, group: Group) -> None:
         """Bring new weights to the engine of a sleeping group, if that can be done now."""
-        if not (self.idle and isinstance(group, WorkerGroup) and group.syncs_alone):
+        if not (self.idle and isinstance(group, PolicyWorker) and group.syncs_alone):
             return
         if group.engine.weights_version != group.weights_version:
             self._running.append(self._threads.submit(_hand_over, group))
 
-    def __enter__(self) -> Handover:
+    def __enter__(self) -> BackgroundWeightSync:
         return self
 
     def __exit__(
@@ -43,6 +43,6 @@ class Handover:
                 future.result()
 
 
-def _hand_over(group: WorkerGroup) -> None:
+def _hand_over(group: PolicyWorker) -> None:
     with group.rollout():
         pass

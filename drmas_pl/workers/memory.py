@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.offload import Offload
 from drmas_pl.workers.residency import Residency
@@ -86,13 +86,13 @@ def plan_memory(groups: Sequence[GroupMemory], residency: Residency, *, stalenes
     return MemoryPlan(rollout, alone(State.TRAINING) + staleness * sum(group.cache for group in groups))
 
 
-def group_memory(group: WorkerGroup) -> GroupMemory:
+def group_memory(group: PolicyWorker) -> GroupMemory:
     """Count the bytes of a built group; caches and activations are those of a model with the Transformers configuration."""
     with group.offload.present("weights"):
         return _measure(group)
 
 
-def _measure(group: WorkerGroup) -> GroupMemory:
+def _measure(group: PolicyWorker) -> GroupMemory:
     policy, settings = group.policy, group.settings.update
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     config: Any = getattr(policy, "config", None)
@@ -125,7 +125,7 @@ def _elsewhere(engine: Engine) -> bool:
     return isinstance(engine, TransformersEngine) and engine.elsewhere
 
 
-def _weights_on_device(group: WorkerGroup) -> list[nn.Module]:
+def _weights_on_device(group: PolicyWorker) -> list[nn.Module]:
     """Return every set of weights that the group keeps on its device."""
     copied = (
         isinstance(group.engine, TransformersEngine)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.workers.scoring import chunk_rows
 
 AgentWeight = Literal["token", "turn", "agent"]
@@ -40,7 +40,7 @@ def split_rows(count: int, *, updates: int, epochs: int, generator: torch.Genera
 
 
 def loss_divisors(
-    agents: Mapping[str, Agent], minibatch: Sequence[Row], weight: AgentWeight | None = None
+    agents: Mapping[str, Agent], minibatch: Sequence[TrainingRow], weight: AgentWeight | None = None
 ) -> dict[str, float]:
     """Return what each agent's loss in a minibatch is divided by; its share of the whole loss follows from it.
 
@@ -65,7 +65,7 @@ def loss_divisors(
 
 def micro_batches(
     agent: Agent,
-    minibatch: Sequence[Row],
+    minibatch: Sequence[TrainingRow],
     *,
     budget: int,
     pad_id: int,
@@ -92,18 +92,18 @@ def micro_batches(
         yield collate(part, pad_id=pad_id, denominator=denominator, on_policy=on_policy)
 
 
-def _divisor(agent: Agent, rows: Sequence[Row]) -> float:
+def _divisor(agent: Agent, rows: Sequence[TrainingRow]) -> float:
     lengths, weights = _lengths(rows)
     return float(agent.objective.denominator_from_lengths(lengths, weight=weights))
 
 
-def _size(rows: Sequence[Row], weight: AgentWeight) -> float:
+def _size(rows: Sequence[TrainingRow], weight: AgentWeight) -> float:
     """How much an agent counts."""
     lengths, weights = _lengths(rows)
     sizes = {"token": (lengths * weights).sum(), "turn": weights.sum(), "agent": torch.ones(())}
     return float(sizes[weight])
 
 
-def _lengths(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def _lengths(rows: Sequence[TrainingRow]) -> tuple[Tensor, Tensor]:
     """Return sampled tokens and original rows per row."""
     return torch.tensor([len(row.response_ids) for row in rows]), torch.tensor([row.weight for row in rows])

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from drmas_pl.engines.transformers import evaluating
-from drmas_pl.packed.checkpointing import recomputing
+from drmas_pl.kernels.activation_checkpointing import recomputing
+from drmas_pl.models.module_modes import evaluating
 
 # parts of the names under which layers of Transformers keep the strength of their noise
 _NOISES = ("drop", "jitter")

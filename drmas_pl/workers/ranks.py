@@ -15,7 +15,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.batch import Row, TokenBatch, collate
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.functional.metrics import merge_metrics
 
 T = TypeVar("T")
@@ -43,7 +43,9 @@ def masked_like(batch: TokenBatch) -> TokenBatch:
     """Return a batch of two tokens that contributes nothing to any loss, gradient or count, with the fields of ``batch``."""
     token = int(batch.input_ids[0, -1])
     zero = (0.0,)
-    row = Row("", (token,), (token,), zero, 0.0, 0.0, ref_logp=None if batch.ref_logp is None else zero)
+    row = TrainingRow(
+        "", (token,), (token,), zero, 0.0, 0.0, ref_logp=None if batch.ref_logp is None else zero
+    )
     row = replace(row, token_advantage=zero if batch.advantage.dim() == 2 else None)
     small = collate([row], pad_id=token, denominator=1.0, on_policy=batch.old_logp is None)
     return replace(

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Completion, GenerationRequest
 from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 
 Residency = Literal["all", "one"]
 
@@ -42,7 +42,7 @@ def awake_engines(groups: Mapping[str, Group], residency: Residency = "all") -> 
 
 
 @contextmanager
-def engines_ahead(groups: Mapping[str, WorkerGroup]) -> Iterator[dict[str, Engine]]:
+def engines_ahead(groups: Mapping[str, PolicyWorker]) -> Iterator[dict[str, Engine]]:
     """Open a rollout phase in which groups may learn, while their engines keep the weights they have now.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 
 Order = Literal["joint", "alternate", "round_robin"]
 

@@ -8,21 +8,21 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from drmas_pl.batch import Row, TokenBatch, collate
-from drmas_pl.engines.prefixes import common_length
-from drmas_pl.engines.transformers import evaluating
-from drmas_pl.packed.forward import lays_out_tree
-from drmas_pl.policy import response_logprobs
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
+from drmas_pl.kernels.packed_forward import lays_out_tree
+from drmas_pl.kernels.policy_logprobs import response_logprobs
+from drmas_pl.kernels.prefixes import common_length
+from drmas_pl.models.module_modes import evaluating
 from drmas_pl.workers.ranks import deal_batches, gather_lists
 from drmas_pl.workers.strategies import reshard
 
 
-def chunk_rows(policy: nn.Module | None, rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+def chunk_rows(policy: nn.Module | None, rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
     """Group rows into micro-batches in the way that suits how the policy computes them; see the two functions below."""
     return chunk_by_beginning(rows, budget) if lays_out_tree(policy) else chunk_by_tokens(rows, budget)
 
 
-def chunk_by_beginning(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+def chunk_by_beginning(rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
     """Group rows with common beginnings so that a chunk computes about ``budget`` tokens at most (or one row), shared ones once.
 
     Beginnings too short to be worth sharing may add a few tokens per row.
@@ -49,7 +49,7 @@ def chunk_by_beginning(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
         yield chunk
 
 
-def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
+def chunk_by_tokens(rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
     """Group rows of similar length so that a padded chunk holds at most ``budget`` tokens (or one row).
 
     Rows with the same prompt are neighbours, since they are computed together, and a chunk ends where its prompts would become
@@ -80,7 +80,13 @@ def chunk_by_tokens(rows: Sequence[Row], budget: int) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def score_rows(
-    policy: nn.Module, rows: Sequence[Row], *, temperature: float, budget: int, pad_id: int, fabric: Fabric
+    policy: nn.Module,
+    rows: Sequence[TrainingRow],
+    *,
+    temperature: float,
+    budget: int,
+    pad_id: int,
+    fabric: Fabric,
 ) -> list[tuple[float, ...]]:
     """Return each row's log-probs of its sampled tokens under ``policy``, in the order of ``rows``.
 
@@ -106,7 +112,7 @@ def score_rows(
 @torch.no_grad()
 def numbers_of_rows(
     compute: Callable[[TokenBatch], Tensor],
-    rows: Sequence[Row],
+    rows: Sequence[TrainingRow],
     *,
     budget: int,
     pad_id: int,

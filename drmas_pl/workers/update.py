@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, TokenBatch
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.functional.metrics import merge_metrics
-from drmas_pl.storage import writing
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.storage import writing
+from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.minibatches import AgentWeight, loss_divisors, micro_batches, split_rows
 from drmas_pl.workers.offload import Offload
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation
@@ -37,7 +37,7 @@ from drmas_pl.workers.strategies import reshard
 from drmas_pl.workers.totals import AgentStep, AgentTotals, Means
 
 if TYPE_CHECKING:
-    from drmas_pl.workers.group import WorkerGroup
+    from drmas_pl.workers.group import PolicyWorker
 
 
 log = logging.getLogger(__name__)
@@ -129,8 +129,8 @@ class _Progress:
     means: Means = field(default_factory=Means)
 
 
-def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
-    """Run every optimizer step of the iteration; see :meth:`WorkerGroup.update`."""
+def run_update(group: PolicyWorker, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
+    """Run every optimizer step of the iteration; see :meth:`PolicyWorker.update`."""
     settings = group.settings.update
     everything = [row for name in sorted(rows) for row in rows[name]]
     progress = _Progress(
@@ -159,7 +159,7 @@ def run_update(group: WorkerGroup, rows: Mapping[str, Sequence[Row]], *, seed: i
     return progress.report
 
 
-def _step(group: WorkerGroup, minibatch: Sequence[Row], progress: _Progress) -> None:
+def _step(group: PolicyWorker, minibatch: Sequence[TrainingRow], progress: _Progress) -> None:
     """Accumulate the gradient agent by agent, check it, clip it and step."""
     assert group.optimizer is not None
     settings, report = group.settings.update, progress.report
@@ -207,7 +207,7 @@ def _step(group: WorkerGroup, minibatch: Sequence[Row], progress: _Progress) -> 
 
 
 def _accumulate(
-    group: WorkerGroup, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter]
+    group: PolicyWorker, agent: Agent, batches: Sequence[TokenBatch], parameters: Sequence[nn.Parameter]
 ) -> AgentStep:
     """Add one agent's gradient to ``.grad``; every rank computes its share of the micro-batches."""
     before = [parameter.grad for parameter in parameters]
@@ -223,7 +223,7 @@ def _accumulate(
     return step
 
 
-def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool) -> dict[str, Tensor]:
+def _backward(group: PolicyWorker, agent: Agent, batch: TokenBatch, *, last: bool) -> dict[str, Tensor]:
     """Run one micro-batch; ranks exchange gradients at the agent's last one alone. Returns its metric sums with its loss."""
     ranks, module = group.fabric.world_size, cast(_FabricModule, group.module)
     with group.fabric.no_backward_sync(module, enabled=ranks > 1 and not last):
@@ -233,7 +233,7 @@ def _backward(group: WorkerGroup, agent: Agent, batch: TokenBatch, *, last: bool
     return {**out, "loss": out["loss"].detach()}
 
 
-def _stale_agents(rows: Sequence[Row], version: int) -> frozenset[str]:
+def _stale_agents(rows: Sequence[TrainingRow], version: int) -> frozenset[str]:
     """Name the agents of whom older weights than ``version`` sampled any row."""
     return frozenset(row.agent for row in rows if row.weights_version not in (None, version))
 
@@ -245,7 +245,9 @@ def _norm(parameters: Sequence[nn.Parameter]) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def _warn_of_mismatch(group: WorkerGroup, name: str, mismatch: float, minibatch: Sequence[Row]) -> None:
+def _warn_of_mismatch(
+    group: PolicyWorker, name: str, mismatch: float, minibatch: Sequence[TrainingRow]
+) -> None:
     """Say once what may be wrong where engine and trainer disagree, since ratios then start away from 1."""
     settings = group.settings.update
     if mismatch <= settings.mismatch_alarm or name in group.mismatched:
@@ -261,7 +263,7 @@ def _warn_of_mismatch(group: WorkerGroup, name: str, mismatch: float, minibatch:
         )
 
 
-def _remedy(group: WorkerGroup, agent: Agent, row: Row) -> str | None:
+def _remedy(group: PolicyWorker, agent: Agent, row: TrainingRow) -> str | None:
     """Say why engine and trainer disagree, or what helps; None where the objective corrects for it."""
     settings = group.settings.update
     if settings.dropout:
@@ -275,7 +277,7 @@ def _remedy(group: WorkerGroup, agent: Agent, row: Row) -> str | None:
     return f"set {recompute}objective.correction=token"
 
 
-def _random_layer(group: WorkerGroup, row: Row) -> str | None:
+def _random_layer(group: PolicyWorker, row: TrainingRow) -> str | None:
     """Name a layer that makes two equal forward passes differ, tried on a few tokens."""
     ids = (row.prompt_ids + row.response_ids)[:_PROBE_TOKENS]
     with group.fabric.autocast():
@@ -284,7 +286,7 @@ def _random_layer(group: WorkerGroup, row: Row) -> str | None:
     return found
 
 
-def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) -> None:
+def _skip(group: PolicyWorker, minibatch: Sequence[TrainingRow], report: UpdateReport) -> None:
     """Count and dump a minibatch whose loss or gradient is not finite."""
     assert group.optimizer is not None
     group.optimizer.zero_grad(set_to_none=True)
@@ -305,7 +307,9 @@ def _skip(group: WorkerGroup, minibatch: Sequence[Row], report: UpdateReport) ->
         )
 
 
-def _with_logprobs(group: WorkerGroup, rows: Sequence[Row], *, later: Collection[int]) -> list[Row]:
+def _with_logprobs(
+    group: PolicyWorker, rows: Sequence[TrainingRow], *, later: Collection[int]
+) -> list[TrainingRow]:
     """Attach the trainer's and the reference policy's log-probs where the settings ask for them.
 
     Args:

@@ -10,9 +10,9 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from drmas_pl.adapters import AdapterPolicy
+from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.models.shard_files import has_shards, read_state, read_weights, write_shards
 from drmas_pl.optim import load_named_state, named_state
-from drmas_pl.sharded import has_shards, read_state, read_weights, write_shards
 from drmas_pl.workers.shards import is_sharded, shard_like, shard_state, whole_state, whole_weights
 
 Layout = Literal["whole", "shards"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from drmas_pl.boxes import last_box
 from drmas_pl.envs.math import MathEnv
+from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards.code import extract_program
 from drmas_pl.sandbox import SandboxLimits, SandboxPool, make_sandbox
 from drmas_pl.sandbox.base import MIB

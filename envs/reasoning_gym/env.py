@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from drmas_pl.boxes import last_box
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import ConfigError, EnvironmentFault
 from drmas_pl.parsing import visible
+from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.types import MetricInfo, Task
 

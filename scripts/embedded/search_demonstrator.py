@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from drmas_pl.retrieval.corpus import Entry
 from drmas_pl.team import Team
-from drmas_pl.types import Task, View
+from drmas_pl.types import Observation, Task
 from scripts.embedded.search_language import KEYWORDS, Fact, query_text, read_passage
 
 Role = Literal["verifier", "search", "answer"]
@@ -61,7 +61,7 @@ class State:
         known: Number of leading ones in sight.
     """
 
-    view: View
+    view: Observation
     words: Mapping[Role, str]
     hops: int
     known: int
@@ -101,7 +101,7 @@ class Atlas:
             hops.append(self.facts[hops[-1].value if hops else subject, relation])
         return tuple(hops)
 
-    def seen(self, view: View) -> list[Fact]:
+    def seen(self, view: Observation) -> list[Fact]:
         """List the facts in the information records of ``view``, in order."""
         texts = (record.text for record in view.history if record.kind == "information")
         lines = (line for text in texts for line in re.sub(r"</?information>", "", text).split("\n"))
@@ -120,7 +120,7 @@ class Demonstrator:
     def __init__(self, atlas: Atlas, noise: Noise, rng: random.Random) -> None:
         self.atlas, self.noise, self.rng = atlas, noise, rng
 
-    def speak(self, role: Role, view: View, chain: tuple[Fact, ...]) -> str:
+    def speak(self, role: Role, view: Observation, chain: tuple[Fact, ...]) -> str:
         """Return what ``role`` says, without tags."""
         seen = self.atlas.seen(view)
         known = progress(seen, chain)

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.tools.launch.program import configure_logging, guarded
+from drmas_pl.tools.program import configure_logging, guarded
 
 if TYPE_CHECKING:
     from scripts.stability.training import Size

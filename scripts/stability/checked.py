@@ -12,7 +12,7 @@ import gymnasium
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.parsing import BoxedGrammar, Parsed
 from drmas_pl.team import Move, Team
-from drmas_pl.types import MetricInfo, Record
+from drmas_pl.types import Message, MetricInfo
 
 SOLVER = "solver"
 BACKUP = "backup"
@@ -74,7 +74,7 @@ class CheckedTeam(Team):
             return Move(action=parsed.action, metrics=metrics)
         return Move(
             (BACKUP,),
-            records=(Record(SOLVER, "solution", parsed.action), Record("env", "critique", REJECTED)),
+            records=(Message(SOLVER, "solution", parsed.action), Message("env", "critique", REJECTED)),
             metrics=metrics,
         )
 
@@ -83,10 +83,10 @@ class CheckedTeam(Team):
         if agent == BACKUP:
             return Move(ends=True, local_reward=-self.price, metrics={"backup_correct": 0.0})
         return Move(
-            (BACKUP,), records=(Record("env", "critique", REJECTED),), metrics={"first_attempt_correct": 0.0}
+            (BACKUP,), records=(Message("env", "critique", REJECTED),), metrics={"first_attempt_correct": 0.0}
         )
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         """Show nobody anything: the backup starts afresh, so that all its attempts at a task have one prompt."""
         return ()
 

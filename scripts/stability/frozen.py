@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.models import load_model
+from drmas_pl.models.loading import load_model
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.rollout.table import TurnTable, build_table
 from scripts.stability.checked import BACKUP
 from scripts.stability.moments import NORMALIZERS, Moments, measure, score_norms
 from scripts.stability.regimes import REGIMES
@@ -60,7 +60,7 @@ def frozen_points(seeds: Sequence[int], *, size: Size) -> list[Point]:
     return points
 
 
-def play(data: TaskDataModule, *, seed: int, samples: int) -> tuple[TurnTable, Tensor]:
+def play(data: TaskDataModule, *, seed: int, samples: int) -> tuple[TurnBatch, Tensor]:
     """Play one iteration's tasks with frozen policies.
 
     Returns:
@@ -74,11 +74,11 @@ def play(data: TaskDataModule, *, seed: int, samples: int) -> tuple[TurnTable, T
         data.tasks_for(0), dict.fromkeys(agents, engine), Phase("frozen", seed, samples=samples)
     )
     team.close()
-    table = build_table(played, agents)
+    table = build_turn_batch(played, agents)
     return table, score_norms(table, agents)
 
 
-def sweep(table: TurnTable, norms: Tensor, *, seed: int) -> list[Point]:
+def sweep(table: TurnBatch, norms: Tensor, *, seed: int) -> list[Point]:
     """Give the backup's turns every reward gap and measure under every normaliser, with population moments as in λ's definition.
 
     Args:

@@ -1,7 +1,7 @@
 """Measure what λ predicts: how an advantage changes the second moment of an agent's gradient.
 
-Place in the data flow: the estimator has turned a :class:`~drmas_pl.rollout.table.TurnTable` into advantages, and the policies are those
-that sampled it. Each turn then has a squared score-function norm ``g = ‖∇ log π(response | prompt)‖²``, whatever its advantage.
+Place in the data flow: the estimator has turned a :class:`~drmas_pl.algorithms.turn_batch.TurnBatch` into advantages, and the policies
+are those that sampled it. Each turn then has a squared score-function norm ``g = ‖∇ log π(response | prompt)‖²``, whatever its advantage.
 
 Legend: N rows, A advantage, g squared norm. ``mean(A²·g)/mean(g) = mean(A²) + cov(A², g)/mean(g)``, and ``mean(A²) = λ``.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, Scopes
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.functional.diagnostics import amplification, has_signal
-from drmas_pl.policy import response_logprobs
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer, Scopes
-from drmas_pl.rollout.table import TurnTable
+from drmas_pl.kernels.policy_logprobs import response_logprobs
 
 NORMALIZERS: dict[str, GroupNormalizer] = {
     "grpo_turn": GroupNormalizer(mean_scope=("task",), std_scope=("task",)),
@@ -52,7 +52,7 @@ class Moments:
         return self.measured - self.square
 
 
-def score_norms(table: TurnTable, agents: Mapping[str, Agent]) -> Tensor:
+def score_norms(table: TurnBatch, agents: Mapping[str, Agent]) -> Tensor:
     """Compute every turn's squared score-function norm under its agent's present weights.
 
     Args:
@@ -67,14 +67,14 @@ def score_norms(table: TurnTable, agents: Mapping[str, Agent]) -> Tensor:
     for turn in table.turns:
         key = (turn.agent, turn.prompt_ids, turn.response_ids)
         if key not in known:
-            row = Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, advantage=0.0)
+            row = TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, advantage=0.0)
             known[key] = _score_norm(agents[turn.agent], row)
         norms.append(known[key])
     return torch.tensor(norms, dtype=torch.float64)
 
 
 def measure(
-    table: TurnTable, advantage: Tensor, norms: Tensor, *, normalizer: GroupNormalizer
+    table: TurnBatch, advantage: Tensor, norms: Tensor, *, normalizer: GroupNormalizer
 ) -> dict[str, Moments]:
     """Compare λ_k with the measured ratio of second moments, agent by agent.
 
@@ -129,7 +129,7 @@ class Probe(AdvantageEstimator):
         """Return which rows the normaliser compares."""
         return self.normalizer.scopes
 
-    def __call__(self, table: TurnTable) -> Tensor:
+    def __call__(self, table: TurnBatch) -> Tensor:
         """Return the normaliser's advantages."""
         advantage = self.normalizer(table)
         if self.calls % self.every == 0 and len(table):
@@ -143,7 +143,7 @@ class Probe(AdvantageEstimator):
         return advantage
 
 
-def _score_norm(agent: Agent, row: Row) -> float:
+def _score_norm(agent: Agent, row: TrainingRow) -> float:
     """Return ‖∇ log π‖² of one row over all trained weights."""
     assert agent.policy is not None
     batch = collate([row], pad_id=agent.tokenizer.pad_token_id, denominator=1.0)

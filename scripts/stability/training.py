@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from drmas_pl.atomic import write_atomically
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.models import load_model
+from drmas_pl.models.loading import load_model
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.workers.build import AgentBinding, build_groups
 from scripts.stability.moments import NORMALIZERS, Probe
 from scripts.stability.regimes import REGIMES

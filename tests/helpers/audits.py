@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from drmas_pl.checks import check_env
 from drmas_pl.env import TextEnv
+from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from drmas_pl.adapters import LoraSettings
-from drmas_pl.batch import TokenBatch
+from drmas_pl.algorithms.token_batch import TokenBatch
 from drmas_pl.cluster.build import build_remote_critics, build_remote_groups, crews_of
 from drmas_pl.cluster.pool import Pool
-from drmas_pl.cluster.remote import RemoteGroup
-from drmas_pl.cluster.remote_critic import RemoteCritic
+from drmas_pl.cluster.remote import RemotePolicyWorker
+from drmas_pl.cluster.remote_critic import RemoteValueWorker
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.types import Completion, GenerationRequest, Task
 from drmas_pl.workers.build import plan_groups
 from drmas_pl.workers.build_critics import plan_critics
@@ -55,7 +55,7 @@ def ray_cluster(*, cpus: int = 8, gpus: int = 0) -> Iterator[None]:
 @contextmanager
 def remote_groups(
     settings: ClusterSettings, *, engine: Any = make_engine, **groups: Any
-) -> Iterator[Mapping[str, RemoteGroup]]:
+) -> Iterator[Mapping[str, RemotePolicyWorker]]:
     """Build the worker groups of the toy team on two ranks each, or as the settings say; see :func:`tests.helpers.toy.make_bindings`."""
     with remote_team(settings, engine=engine, **groups) as (made, _):
         yield made
@@ -68,7 +68,7 @@ def remote_team(
     engine: Any = make_engine,
     critics: Mapping[str, Any] | None = None,
     **groups: Any,
-) -> Iterator[tuple[Mapping[str, RemoteGroup], Mapping[str, RemoteCritic]]]:
+) -> Iterator[tuple[Mapping[str, RemotePolicyWorker], Mapping[str, RemoteValueWorker]]]:
     """Build the worker groups of the toy team, and its critics if there are settings for :func:`plan_critics`."""
     sharing, iterations = groups.pop("sharing", "per_agent"), groups.pop("iterations", 4)
     bindings = make_bindings(**groups)

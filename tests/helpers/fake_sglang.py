@@ -22,9 +22,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from drmas_pl.adapters import merge
 from drmas_pl.engines.served import policy_logprobs
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.models.adapters import merge
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 Answer = tuple[int, Any]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from drmas_pl.batch import Row
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.workers.group import PolicyWorker
 
-Rows = dict[str, list[Row]]
+Rows = dict[str, list[TrainingRow]]
 
 
-def flat(group: WorkerGroup) -> Tensor:
+def flat(group: PolicyWorker) -> Tensor:
     """All gradients of a group as one vector."""
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad.clone()
@@ -24,8 +24,8 @@ def flat(group: WorkerGroup) -> Tensor:
 
 
 def oracle(
-    group: WorkerGroup,
-    rows: Sequence[Row],
+    group: PolicyWorker,
+    rows: Sequence[TrainingRow],
     *,
     low: float = 0.2,
     high: float = 0.2,

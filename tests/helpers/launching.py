@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drmas_pl.tools.launch.compose import complete, compose_run, resolved
+from drmas_pl.config.compose import complete, compose_run, resolved
 
 
 def configure(*words: str) -> dict[str, Any]:

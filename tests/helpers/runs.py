@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_trainer
 
 Weights = dict[str, dict[str, Tensor]]
@@ -48,7 +48,7 @@ def run(
     return made
 
 
-def weights(groups: Mapping[str, WorkerGroup]) -> Weights:
+def weights(groups: Mapping[str, PolicyWorker]) -> Weights:
     return {
         name: {key: p.detach().clone() for key, p in group.policy.named_parameters()}
         for name, group in groups.items()

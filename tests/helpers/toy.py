@@ -20,9 +20,9 @@ from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_policy
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.types import MetricInfo, Record, Task, Turn
+from drmas_pl.types import Message, MetricInfo, Task, Turn
 from drmas_pl.workers.build import AgentBinding, Sharing, build_groups
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
 
@@ -73,7 +73,7 @@ class WriterEditor(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         action = parsed.action if agent == "editor" else None
-        return Move(("editor",), action=action, records=(Record(agent, "text", parsed.action),))
+        return Move(("editor",), action=action, records=(Message(agent, "text", parsed.action),))
 
 
 class Speaker(Agent):
@@ -132,7 +132,7 @@ def make_groups(
     iterations: int = 4,
     engine: Any = make_engine,
     schedule: GroupSchedule | None = None,
-) -> dict[str, WorkerGroup]:
+) -> dict[str, PolicyWorker]:
     """Build the worker groups of the toy team.
 
     Args:

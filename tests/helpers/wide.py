@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from drmas_pl.batch import Row, collate
-from drmas_pl.packed.layout import Segment
-from drmas_pl.policy import response_logprobs
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.kernels.packed_layout import Segment
+from drmas_pl.kernels.policy_logprobs import response_logprobs
 from drmas_pl.workers.ranks import masked_like
 
 
@@ -43,7 +43,7 @@ def wide_policy(
         return model.eval()
 
 
-def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[Row]:
+def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[TrainingRow]:
     """Rows of several prompts with several responses each; a later turn's prompt goes on where a response ended."""
     rng = random.Random(seed)
 
@@ -56,7 +56,7 @@ def branching_rows(seed: int, *, prompts: int = 3, turns: int = 2) -> list[Row]:
         for _ in range(turns):
             responses = [draw(1, 30) for _ in range(rng.randrange(1, 4))]
             rows += [
-                Row("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1))
+                TrainingRow("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1))
                 for response in responses
             ]
             prompt += responses[0] + draw(1, 6)

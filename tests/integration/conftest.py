@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.team import Team
-from drmas_pl.trainer.folder import RunFolder
+from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.types import MetricInfo
 from tests.helpers.metric_names import DECLARED, unregistered
 
@@ -18,19 +18,19 @@ def every_logged_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator
     """Hold whatever a run of this process logs to the registry of metrics, which makes docs/metrics.md."""
     unknown: set[str] = set()
     known = dict(DECLARED)
-    append, declare = RunFolder.append_metrics, Team.declared_metrics
+    append, declare = RunDirectory.append_metrics, Team.declared_metrics
 
     def noted(self: Team) -> dict[str, MetricInfo]:
         found = declare(self)
         known.update(found)
         return found
 
-    def checked(self: RunFolder, record: Mapping[str, Any]) -> None:
+    def checked(self: RunDirectory, record: Mapping[str, Any]) -> None:
         unknown.update(unregistered(record, known))
         append(self, record)
 
     monkeypatch.setattr(Team, "declared_metrics", noted)
-    monkeypatch.setattr(RunFolder, "append_metrics", checked)
+    monkeypatch.setattr(RunDirectory, "append_metrics", checked)
     yield
     assert not unknown, f"add {sorted(unknown)} to drmas_pl/trainer/metric_registry.py"
 
@@ -38,4 +38,4 @@ def every_logged_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.fixture
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than everything else in these runs."""
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from drmas_pl.agent import Agent
 from drmas_pl.data.recorded import RecordedTurns, collate_rows, read_trajectories
-from drmas_pl.types import View
+from drmas_pl.types import Observation
 from tests.helpers.runs import run
 
 
@@ -27,7 +27,7 @@ def test_an_agent_trains_and_predicts_in_a_stock_trainer(tmp_path: Path, no_curv
     )
     trainer.fit(agent, rows)
     answers = trainer.predict(
-        agent, DataLoader([View("toy 1?"), View("toy 2?")], batch_size=2, collate_fn=list)
+        agent, DataLoader([Observation("toy 1?"), Observation("toy 2?")], batch_size=2, collate_fn=list)
     )  # type: ignore[arg-type]
 
     assert trainer.global_step == 2 * len(rows)

@@ -22,7 +22,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Completion, GenerationRequest
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
@@ -221,7 +221,7 @@ def test_a_failed_update_ends_what_is_being_played(tmp_path: Path, monkeypatch: 
     def update(*args: Any, **kwargs: Any) -> Any:
         raise TrainingStopped("on purpose")
 
-    monkeypatch.setattr(WorkerGroup, "update", update)
+    monkeypatch.setattr(PolicyWorker, "update", update)
     trainer = make_trainer(tmp_path, rollout=RolloutSettings(samples=2, staleness=1))
     groups = make_groups(trainer.fabric, engine=copying)
     with pytest.raises(TrainingStopped, match="on purpose"):
@@ -234,7 +234,7 @@ def test_generation_and_training_go_on_at_the_same_time(
 ) -> None:
     learns, generated = threading.Event(), threading.Event()
     second = {task.id for task in DATA.tasks_for(1)}
-    update = WorkerGroup.update
+    update = PolicyWorker.update
 
     class Waiting(TransformersEngine):
         """Plays the second iteration only when a group learns."""
@@ -247,12 +247,12 @@ def test_generation_and_training_go_on_at_the_same_time(
             generated.set()
             return completions
 
-    def updating(group: WorkerGroup, *args: Any, **kwargs: Any) -> Any:
+    def updating(group: PolicyWorker, *args: Any, **kwargs: Any) -> Any:
         learns.set()
         assert group.state is State.TRAINING and generated.wait(30)
         return update(group, *args, **kwargs)
 
-    monkeypatch.setattr(WorkerGroup, "update", updating)
+    monkeypatch.setattr(PolicyWorker, "update", updating)
     groups = {"engine": lambda name, policy, tokenizer: Waiting(policy, tokenizer, copy=True)}
     assert ahead(tmp_path, groups, data=DATA, max_iterations=2).iteration == 2
 

@@ -304,7 +304,7 @@ def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
         {"advantage": {"_target_": "os.system", "command": "touch started"}},
         {"data": {"test": {"_target_": "os.system", "command": "touch started"}}},
         {"agents": {"_target_": "subprocess.Popen", "args": ["touch", "started"]}},
-        {"env": {"_target_": "drmas_pl.atomic.write_atomically", "path": "started", "text": ""}},
+        {"env": {"_target_": "drmas_pl.utils.atomic.write_atomically", "path": "started", "text": ""}},
         {"engine": {"_target_": "drmas_pl.engines.sglang.engine.SglangEngine", "python": "./evil"}},
         {"env": {"_target_": "evil.Env", "name": "math"}},
     ],

@@ -55,7 +55,7 @@ class Vowels(TextEnv):
 '''
 TEAM = '''
 from drmas_pl.team import Move, Team
-from drmas_pl.types import Record
+from drmas_pl.types import Message
 
 from my_role import ANYTHING
 
@@ -70,7 +70,7 @@ class Relay(Team):
         return ("drafter",)
 
     def play(self, agent, parsed):
-        record = Record(agent, "draft", parsed.action)
+        record = Message(agent, "draft", parsed.action)
         return Move(("decider",), records=(record,)) if agent == "drafter" else Move(action=parsed.action)
 '''
 ROLE = '''
@@ -223,7 +223,7 @@ def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(
 def test_a_world_that_breaks_is_refused_before_a_model_is_loaded(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drmas_pl.tools.launch.build.build_groups", None)
+    monkeypatch.setattr("drmas_pl.config.build.build_groups", None)
     assert run("env.fails='when played'") == 2
     error = capsys.readouterr().err
     assert "RuntimeError: the world broke (" in error and "test_cli_train.py:" in error

@@ -10,9 +10,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from drmas_pl.packed import flex, forward, tree
-from drmas_pl.packed.checkpointing import checkpoint_activations
-from drmas_pl.packed.compiling import compile_layers, compiler_settings
+from drmas_pl.kernels import flex_attention as flex
+from drmas_pl.kernels import forward, tree
+from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
+from drmas_pl.kernels.compiling import compile_layers, compiler_settings
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.flex import flex_gradients_on_cpu
 from tests.helpers.ranks import on_ranks

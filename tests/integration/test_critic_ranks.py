@@ -10,33 +10,35 @@ import torch
 from lightning.fabric import Fabric
 from torch.distributed.tensor import DTensor
 
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueModel, ValueRow
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.models.value_head import ValueModel, ValueRow
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import CriticGroup, CriticSettings
+from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 
 # so few tokens at once that there are more micro-batches than ranks, and an odd number of them
-TIGHT = CriticSettings(
+TIGHT = ValueWorkerSettings(
     optimizer=OptimizerSettings(lr=1e-2), micro_batch_tokens=12, updates_per_iteration=2, max_grad_norm=0.5
 )
 
 
-def make_rows() -> list[Row]:
+def make_rows() -> list[TrainingRow]:
     generator = torch.Generator().manual_seed(3)
 
     def draw(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(1, 200, (count,), generator=generator).tolist())
 
-    return [Row("writer", draw(2 + n % 5), draw(1 + n % 4), (-1.0,) * (1 + n % 4), 0.0) for n in range(9)]
+    return [
+        TrainingRow("writer", draw(2 + n % 5), draw(1 + n % 4), (-1.0,) * (1 + n % 4), 0.0) for n in range(9)
+    ]
 
 
-def build(fabric: Fabric) -> CriticGroup:
+def build(fabric: Fabric) -> ValueWorker:
     policy, tokenizer = tiny_policy(seed=1, context_length=128)
     model = ValueModel(policy)
-    return CriticGroup(
+    return ValueWorker(
         "shared", model=model, agents=["writer"], pad_id=tokenizer.pad_token_id, fabric=fabric, settings=TIGHT
     )
 

@@ -10,29 +10,29 @@ import pytest
 import torch
 from torch import Tensor
 
+from drmas_pl.algorithms.gae_estimator import GaeEstimator
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.tools.train import main
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import CriticGroup, CriticSettings
+from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.runs import StopAt, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
 
 pytestmark = pytest.mark.usefixtures("no_curve")
-FAST = CriticSettings(optimizer=OptimizerSettings(lr=1e-2, schedule="cosine"), updates_per_iteration=2)
+FAST = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2, schedule="cosine"), updates_per_iteration=2)
 
 
 def run(
     folder: Path,
     *,
     sharing: Any = "shared",
-    settings: CriticSettings = FAST,
+    settings: ValueWorkerSettings = FAST,
     resume: Path | None = None,
     **more: Any,
 ) -> MultiAgentTrainer:
@@ -114,7 +114,7 @@ def test_critics_are_in_checkpoints_and_metrics(tmp_path: Path) -> None:
 
 
 def test_critics_warm_up_alone(tmp_path: Path) -> None:
-    settings = CriticSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=2)
+    settings = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=2)
     before = run(tmp_path / "cold", settings=settings, max_iterations=1)
     still = run(tmp_path / "warm", settings=settings, max_iterations=2)
     moved = run(tmp_path / "hot", settings=settings, max_iterations=3)
@@ -151,18 +151,18 @@ def test_values_without_critics_are_refused_before_anything_is_played(tmp_path: 
 
 
 def test_a_critic_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: CriticGroup, *args: Any) -> tuple[float, float]:
+    def broken(self: ValueWorker, *args: Any) -> tuple[float, float]:
         return float("nan"), 0.0
 
-    monkeypatch.setattr(CriticGroup, "_accumulate", broken)
-    settings = CriticSettings(max_skips=1)
+    monkeypatch.setattr(ValueWorker, "_accumulate", broken)
+    settings = ValueWorkerSettings(max_skips=1)
     with pytest.raises(Exception, match="critic 'shared' skipped 1 minibatches in a row"):
         run(tmp_path, settings=settings)
 
 
 def test_the_critic_of_a_fixed_policy_learns_what_its_turns_are_worth(tmp_path: Path) -> None:
     # the policy stands still, since only its critic warms up
-    settings = CriticSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=15, epochs=2)
+    settings = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=15, epochs=2)
     trainer = run(
         tmp_path, settings=settings, max_iterations=15, env=Kind(), data=make_data(tasks_per_iteration=6)
     )
@@ -245,7 +245,7 @@ def test_a_trained_run_is_evaluated_without_its_critic(
 
     monkeypatch.chdir(tmp_path)
     assert main(["+env=math", "+agents=loop", *PPO, *SHORT, "output_dir=run"]) == 0
-    monkeypatch.setattr(CriticGroup, "__init__", lambda *args, **more: pytest.fail("a critic was built"))
+    monkeypatch.setattr(ValueWorker, "__init__", lambda *args, **more: pytest.fail("a critic was built"))
     assert evaluate(["checkpoint=run", "split=validation", "data.limit_validation=2"]) == 0
     assert torch.load(
         tmp_path / "run/checkpoints/iteration-000001/critics/shared/optimizer.pt", weights_only=True

@@ -63,7 +63,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
 
 
 def make(name: str) -> Any:

@@ -44,7 +44,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
 
 
 def files(folder: Path) -> list[Any]:
@@ -212,12 +212,12 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
 
 def _wandb_run(logs: Path) -> tuple[dict[str, Any], list[int]]:
     """Read configuration and steps out of an offline run's file."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Message
 
     config: dict[str, Any] = {}
     steps = []
     for data in _wandb_records(next(logs.glob("wandb/offline-run-*/*.wandb")).read_bytes()):
-        record = Record()
+        record = Message()
         record.ParseFromString(data)
         for source in (record.run.config, record.config):
             config |= {item.key: json.loads(item.value_json) for item in source.update if item.key}

@@ -11,8 +11,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.adapters import AdapterPolicy
-from drmas_pl.models import load_model
+from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.models.loading import load_model
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools import evaluate, export, train
 from drmas_pl.workers.update import UpdateSettings

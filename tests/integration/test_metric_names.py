@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from drmas_pl.algorithms.gae_estimator import GaeEstimator
 from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.trainer.metric_registry import SECTIONS
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import CriticSettings
+from drmas_pl.workers.critic import ValueWorkerSettings
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.metric_names import explained, unregistered
 from tests.helpers.runs import run
@@ -55,7 +55,7 @@ def with_critic(folder: Path) -> MultiAgentTrainer:
         sharing="shared",
         fabric=trainer.fabric,
         load=load,
-        settings=CriticSettings(),
+        settings=ValueWorkerSettings(),
         iterations=1,
     )
     trainer.fit(WriterEditor(EvenEnv()), groups, make_data(), critics=critics)

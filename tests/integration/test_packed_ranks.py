@@ -9,8 +9,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl import policy as policy_module
-from drmas_pl.packed.forward import lays_out_tree
+from drmas_pl.kernels import policy_logprobs as policy_module
+from drmas_pl.kernels.packed_forward import lays_out_tree
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 from tests.helpers.wide import rank_gradient, wide_policy

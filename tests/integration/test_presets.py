@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.tools.launch.compose import Choices
+from drmas_pl.config.compose import Choices
 from drmas_pl.tools.train import main
 
 GROUPS = Choices.read().groups
@@ -41,7 +41,7 @@ SHORT = (
 def train(*words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Train the team for one iteration and return its metrics."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
     assert main(["+env=search", "+agents=hierarchy", *SHORT, *words, "output_dir=run"]) == 0
     records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     return next(record for record in records if "train/reward" in record)

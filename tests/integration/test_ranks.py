@@ -11,9 +11,9 @@ import torch
 from lightning.fabric import Fabric
 from torch.distributed.tensor import DTensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.minibatches import AgentWeight
 from drmas_pl.workers.strategies import Parallel
 from drmas_pl.workers.update import UpdateSettings
@@ -27,16 +27,17 @@ TIGHT = UpdateSettings(
 AGENT = {"objective": {"kl_coef": 0.1, "entropy_coef": 0.01}}
 
 
-def make_rows() -> dict[str, list[Row]]:
+def make_rows() -> dict[str, list[TrainingRow]]:
     generator = torch.Generator().manual_seed(3)
 
     def draw(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(1, 200, (count,), generator=generator).tolist())
 
     writer = [
-        Row("writer", draw(2 + n % 5), draw(1 + n % 4), (), (-1.0) ** n * (n + 1) / 4) for n in range(9)
+        TrainingRow("writer", draw(2 + n % 5), draw(1 + n % 4), (), (-1.0) ** n * (n + 1) / 4)
+        for n in range(9)
     ]
-    rows = [*writer, Row("editor", draw(3), draw(2), (), 1.5)]
+    rows = [*writer, TrainingRow("editor", draw(3), draw(2), (), 1.5)]
     filled = [replace(row, logprobs=(-1.0,) * len(row.response_ids)) for row in rows]
     return {"writer": filled[:-1], "editor": filled[-1:]}
 
@@ -61,7 +62,7 @@ def learn(fabric: Fabric, agent_weight: AgentWeight | None = None, updates: int 
     }
 
 
-def whole_weights(group: WorkerGroup) -> dict[str, torch.Tensor]:
+def whole_weights(group: PolicyWorker) -> dict[str, torch.Tensor]:
     named = ((name, p.detach()) for name, p in group.policy.named_parameters())
     return {name: (p.full_tensor() if isinstance(p, DTensor) else p).clone() for name, p in named}
 

@@ -15,7 +15,7 @@ import torch
 from lightning.fabric import Fabric
 from safetensors.torch import load_file
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.pool import Pool
 from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
 from drmas_pl.errors import CheckpointError, ConfigError, GroupLost, TrainingStopped
@@ -126,7 +126,7 @@ def test_a_rank_without_rows_of_one_role(tmp_path: Path) -> None:
     turns = [turn for trajectory in played for turn in trajectory.turns]
     rows = {
         name: [
-            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, (-1.0) ** n * (1 + n))
+            TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, (-1.0) ** n * (1 + n))
             for n, turn in enumerate(turns)
             if turn.agent == name
         ]

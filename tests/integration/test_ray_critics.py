@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from drmas_pl.cluster.remote_critic import RemoteCritic
+from drmas_pl.algorithms.gae_estimator import GaeEstimator
+from drmas_pl.cluster.remote_critic import RemoteValueWorker
 from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
 from drmas_pl.errors import ConfigError, GroupLost
-from drmas_pl.rollout.gae import GaeEstimator
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.clusters import Mortal, Slayer, ray_cluster, remote_team
 from tests.helpers.runs import StopAt
@@ -132,14 +132,14 @@ def test_critics_that_die_are_replaced_and_the_run_is_the_same(
         "kind": Mortal,
         "iterations": 3,
     }
-    teach, graves = RemoteCritic.update, [tmp_path / "critic"]
+    teach, graves = RemoteValueWorker.update, [tmp_path / "critic"]
 
-    def dying(critic: RemoteCritic, *args: Any, **kwargs: Any) -> Any:
+    def dying(critic: RemoteValueWorker, *args: Any, **kwargs: Any) -> Any:
         if critic.name == "editor" and graves and graves.pop():
             ray.kill(critic.actors[0])
         return teach(critic, *args, **kwargs)
 
-    monkeypatch.setattr(RemoteCritic, "update", dying)
+    monkeypatch.setattr(RemoteValueWorker, "update", dying)
     with remote_team(settings(), critics={"sharing": "per_agent", "settings": FAST}, **mortal) as team:
         assert sorted(team[1]) == sorted(team[0]) == ["editor", "writer"]
         with caplog.at_level(logging.WARNING, logger="drmas_pl"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.models import resolve
+from drmas_pl.models.loading import resolve
 from drmas_pl.tools.train import main
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.algorithms.baseline_estimators import RoleBaseline
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.errors import CheckpointError
 from drmas_pl.optim import OptimizerSettings, named_state
-from drmas_pl.rollout.baselines import RoleBaseline
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings

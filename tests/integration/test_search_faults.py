@@ -17,7 +17,7 @@ from drmas_pl.parsing import Parsed
 from drmas_pl.retrieval import HttpRetriever
 from drmas_pl.team import Move, Team
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.types import Record, Task
+from drmas_pl.types import Message, Task
 from tests.helpers.search_server import Reply, SearchServer, answer
 from tests.helpers.toy import AnyText, make_groups, make_trainer
 
@@ -41,11 +41,11 @@ class Asker(Team):
             if self.turn == 0
             else f"<answer>{'yes' if even else 'no'}</answer>"
         )
-        return Move(("writer",), action=action, records=(Record(agent, "text", parsed.action),))
+        return Move(("writer",), action=action, records=(Message(agent, "text", parsed.action),))
 
-    def observed(self, observation: str) -> Record:
+    def observed(self, observation: str) -> Message:
         HEARD.append(observation)
-        return Record("env", "text", observation[:20])
+        return Message("env", "text", observation[:20])
 
 
 class Break(Callback):

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 
+from drmas_pl.config.build import Run, build_run
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.engines.sglang.client import Client
 from drmas_pl.engines.sglang.engine import SglangEngine
@@ -28,10 +29,9 @@ from drmas_pl.errors import EngineError
 from drmas_pl.functional.logprobs import token_logprobs
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.testing import check_engine
-from drmas_pl.tools.launch.build import Run, build_run
 from drmas_pl.tools.train import main
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Trajectory
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from tests.helpers.launching import configure
 
 PYTHON = os.environ.get("DRMAS_ENGINE_PYTHON")
@@ -68,15 +68,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def group(run: Run) -> WorkerGroup:
+def group(run: Run) -> PolicyWorker:
     """The one group."""
     (group,) = run.groups.values()
-    assert isinstance(group, WorkerGroup)
+    assert isinstance(group, PolicyWorker)
     return group
 
 
 @pytest.fixture(scope="module")
-def engine(group: WorkerGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangEngine]:
+def engine(group: PolicyWorker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangEngine]:
     """An engine with a server of its own, awake."""
     folder = tmp_path_factory.mktemp("engine")
     engine = SglangEngine(
@@ -152,7 +152,7 @@ def test_it_keeps_the_contract_of_every_engine(engine: SglangEngine) -> None:
     ],
 )
 def test_log_probs_are_the_trainers_at_the_sampling_temperature(
-    engine: SglangEngine, group: WorkerGroup, sampling: dict[str, Any]
+    engine: SglangEngine, group: PolicyWorker, sampling: dict[str, Any]
 ) -> None:
     prompts = [
         tuple(group.tokenizer.encode(text))
@@ -171,7 +171,7 @@ def test_log_probs_are_the_trainers_at_the_sampling_temperature(
 
 
 def test_greedy_answers_are_those_of_the_transformers_engine_stop_texts_and_end_tokens_included(
-    engine: SglangEngine, group: WorkerGroup, run: Run
+    engine: SglangEngine, group: PolicyWorker, run: Run
 ) -> None:
     reference = TransformersEngine(group.policy, group.tokenizer)
     agent = next(iter(group.agents.values()))
@@ -190,7 +190,7 @@ def test_greedy_answers_are_those_of_the_transformers_engine_stop_texts_and_end_
 
 
 def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(
-    engine: SglangEngine, group: WorkerGroup, run: Run
+    engine: SglangEngine, group: PolicyWorker, run: Run
 ) -> None:
     first, second = play(run, engine), play(run, engine)
     assert not any(trajectory.failed for trajectory in first) and asked(first) == asked(second)
@@ -203,7 +203,7 @@ def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(
 
 @pytest.mark.parametrize("sync", ["disk", "group", "tensor"])
 def test_new_weights_arrive_by_every_way_at_an_address(
-    engine: SglangEngine, group: WorkerGroup, sync: Any, monkeypatch: pytest.MonkeyPatch
+    engine: SglangEngine, group: PolicyWorker, sync: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = engine._keeper.server
     assert server is not None
@@ -227,7 +227,7 @@ def test_new_weights_arrive_by_every_way_at_an_address(
 
 
 def test_weights_that_do_not_arrive_are_noticed(
-    engine: SglangEngine, group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+    engine: SglangEngine, group: PolicyWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(engine._transport, "push", lambda *args: None)
@@ -239,7 +239,7 @@ def test_weights_that_do_not_arrive_are_noticed(
 
 
 def test_sleep_then_wake_then_generate_with_the_weights_of_meanwhile(
-    engine: SglangEngine, group: WorkerGroup
+    engine: SglangEngine, group: PolicyWorker
 ) -> None:
     request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=8), seed=2)
     before = engine.generate([request])

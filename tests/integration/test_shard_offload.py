@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drmas_pl.cluster.snapshot import keep_state, restore_state
 from drmas_pl.errors import LifecycleError
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, own_share
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.ranks import on_ranks
@@ -27,12 +27,12 @@ def memory(tensors: list[Tensor]) -> int:
     return sum(own_share(tensor.detach()).untyped_storage().nbytes() for tensor in tensors if tensor.dim())
 
 
-def weights(group: WorkerGroup) -> int:
+def weights(group: PolicyWorker) -> int:
     models = [model for model in (group.policy, group.reference) if model is not None]
     return memory([tensor for model in models for tensor in (*model.parameters(), *model.buffers())])
 
 
-def moments(group: WorkerGroup) -> int:
+def moments(group: PolicyWorker) -> int:
     optimizer: Any = group.optimizer
     return memory([value for state in optimizer.optimizer.state.values() for value in state.values()])
 

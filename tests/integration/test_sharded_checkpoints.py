@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.critic import ValueRow
 from drmas_pl.errors import CheckpointError
-from drmas_pl.models import load_model
-from drmas_pl.sharded import has_shards
+from drmas_pl.models.loading import load_model
+from drmas_pl.models.shard_files import has_shards
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.testing import tiny_policy
 from drmas_pl.tools.export import export
-from drmas_pl.workers.critic import CriticGroup
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.critic import ValueWorker
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import Speaker, make_groups
@@ -165,7 +165,7 @@ def test_shares_of_another_model_are_refused(
 
 def teach(fabric: Fabric, folder: Path) -> dict[str, Any]:
     """Teach a critic, write it in shares, and go on with what was written; a place that cannot be written is an error on every rank."""
-    critic: CriticGroup = in_shards(test_critic_ranks.build(fabric))
+    critic: ValueWorker = in_shards(test_critic_ranks.build(fabric))
     lines = [
         ValueRow(row, (0.0,) * len(row.response_ids), (1.0,) * len(row.response_ids))
         for row in test_critic_ranks.make_rows()
@@ -196,6 +196,6 @@ def test_critics_are_written_in_shares_too(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_not_sharded_has_nothing_to_write_in_shares(tmp_path: Path) -> None:
-    group: WorkerGroup = in_shards(make_groups(Fabric(**ALONE), names=("writer",))["writer"])
+    group: PolicyWorker = in_shards(make_groups(Fabric(**ALONE), names=("writer",))["writer"])
     group.save(tmp_path)
     assert (tmp_path / "model.safetensors").is_file() and not has_shards(tmp_path)

@@ -11,27 +11,27 @@ from lightning.fabric import Fabric
 from safetensors.torch import load_file
 from torch import Tensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.snapshot import keep_state, restore_state
 from drmas_pl.optim import named_state
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, whole_state, whole_weights
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 
-ROWS = {"writer": [Row("writer", (5, 6, 7 + n), (8, 9), (-5.0, -5.0), (-1.0) ** n) for n in range(4)]}
+ROWS = {"writer": [TrainingRow("writer", (5, 6, 7 + n), (8, 9), (-5.0, -5.0), (-1.0) ** n) for n in range(4)]}
 
 
-def group_of(fabric: Fabric) -> WorkerGroup:
+def group_of(fabric: Fabric) -> PolicyWorker:
     return make_groups(fabric, names=("writer",))["writer"]
 
 
-def learn(group: WorkerGroup) -> None:
+def learn(group: PolicyWorker) -> None:
     with group.training():
         group.update(ROWS, seed=0)
 
 
-def state_of(group: WorkerGroup) -> dict[str, Tensor]:
+def state_of(group: PolicyWorker) -> dict[str, Tensor]:
     """Return weights and optimizer state under flat names."""
     assert group.optimizer is not None
     found = whole_weights(group.policy, keep=True)

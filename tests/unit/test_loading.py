@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.source_tree import read_modules
 
 # the one reader of pickles, which knows nothing but metadata of shares
-UNPICKLERS = {"drmas_pl.sharded"}
+UNPICKLERS = {"drmas_pl.models.shard_files"}
 
 
 def calls(source: str) -> Iterator[tuple[str, ast.Call]]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.envs.search.env import NOTHING_FOUND, SEARCH_FAILED, SearchEnv, inform
 from drmas_pl.errors import ConfigError, RetrievalError, TrainingStopped
 from drmas_pl.retrieval import Passage, Retriever, java
 from drmas_pl.rollout.batching import build_rows
-from drmas_pl.rollout.table import build_table
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 
@@ -81,8 +81,8 @@ def a_missing_java_is_named_with_the_fallback(monkeypatch: pytest.MonkeyPatch) -
         java.prepare_java()
 
 
-def rows_of(*turns: Any) -> list[Row]:
-    table = build_table(
+def rows_of(*turns: Any) -> list[TrainingRow]:
+    table = build_turn_batch(
         [Trajectory(make_tasks(1)[0], 0, turns, 1.0, "terminated")], {"writer": Speaker("writer")}
     )
     return build_rows(table, torch.tensor([1.0, -1.0, 0.5][: len(turns)]))["writer"]
@@ -96,8 +96,8 @@ def rows_hold_the_sampled_ids(_: pytest.MonkeyPatch) -> None:
 def an_end_that_equals_padding_is_trained(_: pytest.MonkeyPatch) -> None:
     end = 2
     rows = [
-        Row("a", (5,), (7, end), (-0.1, -0.2), advantage=1.0),
-        Row("a", (5,), (7, 8, 9, end), (-0.1,) * 4, advantage=1.0),
+        TrainingRow("a", (5,), (7, end), (-0.1, -0.2), advantage=1.0),
+        TrainingRow("a", (5,), (7, 8, 9, end), (-0.1,) * 4, advantage=1.0),
     ]
     assert collate(rows, pad_id=end, denominator=1.0).response_mask.int().tolist() == [
         [1, 1, 0, 0],

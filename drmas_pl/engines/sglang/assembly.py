@@ -11,9 +11,8 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from drmas_pl.adapters import AdapterPolicy
 from drmas_pl.engines.sglang.folders import AdapterTransport, DiskTransport
-from drmas_pl.engines.sglang.keeper import Keeper
+from drmas_pl.engines.sglang.keeper import ServerManager
 from drmas_pl.engines.sglang.residency import TAGS, WEIGHTS, Release
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerSettings
@@ -21,10 +20,11 @@ from drmas_pl.engines.sglang.streams import GroupTransport, TensorTransport
 from drmas_pl.engines.sglang.transport import Sync, Transport
 from drmas_pl.engines.sglang.weights import has_adapters
 from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.models.adapters import AdapterPolicy
 
 PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
 # keepers of bases with adapters, where the engines of these find each other
-_KEEPERS: WeakSet[Keeper] = WeakSet()
+_KEEPERS: WeakSet[ServerManager] = WeakSet()
 
 
 def check_address(python: str | None, url: str | None, *, max_concurrent: int, max_restarts: int) -> None:
@@ -51,21 +51,21 @@ def check_address(python: str | None, url: str | None, *, max_concurrent: int, m
         )
 
 
-def find_keeper(policy: nn.Module, tokenizer: Any, **terms: Any) -> Keeper:
+def find_keeper(policy: nn.Module, tokenizer: Any, **terms: Any) -> ServerManager:
     """Return a keeper for the policy's server: that of its base, if another adapter's engine has one on the same terms, or a new one.
 
     Args:
         policy: Model whose weights a new server starts from.
         tokenizer: Its tokenizer.
-        **terms: Further arguments of :class:`Keeper`.
+        **terms: Further arguments of :class:`ServerManager`.
     """
     base = policy.shared if isinstance(policy, AdapterPolicy) else None
     if base is None:
-        return Keeper(policy, tokenizer, **terms)
+        return ServerManager(policy, tokenizer, **terms)
     for keeper in _KEEPERS:
         if getattr(keeper.policy, "shared", None) is base and keeper.terms == terms:
             return keeper
-    keeper = Keeper(policy, tokenizer, **terms)
+    keeper = ServerManager(policy, tokenizer, **terms)
     _KEEPERS.add(keeper)
     return keeper
 
@@ -122,7 +122,7 @@ def lora_settings(policy: nn.Module, settings: ServerSettings) -> ServerSettings
     return replace(settings, lora_rank=max(config.r for config in configs), lora_targets=tuple(targets))
 
 
-def make_transport(sync: Sync, keeper: Keeper) -> Transport:
+def make_transport(sync: Sync, keeper: ServerManager) -> Transport:
     """Build what brings weights to the keeper's servers.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from drmas_pl.chat import end_token_ids
-from drmas_pl.engines.limits import response_room, usable_context
+from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.asking import abort_all, ask
 from drmas_pl.engines.sglang.assembly import (
@@ -37,7 +37,7 @@ from drmas_pl.engines.sglang.probe import TOLERANCES
 from drmas_pl.engines.sglang.residency import Release
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerSettings
-from drmas_pl.engines.sglang.tenant import Tenant
+from drmas_pl.engines.sglang.tenant import ServerSession
 from drmas_pl.engines.sglang.transport import Sync
 from drmas_pl.engines.sglang.versions import RESERVED_TOKENS
 from drmas_pl.errors import ConfigError, EngineError
@@ -124,7 +124,7 @@ class SglangEngine(ServedEngine):
         self._transport = make_transport(sync, self._keeper)
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         limits = (settings.context_length, usable_context(policy.config))
-        self._tenant = Tenant(
+        self._tenant = ServerSession(
             self._keeper,
             self._transport,
             policy=policy,
@@ -149,7 +149,7 @@ class SglangEngine(ServedEngine):
         """
         if self._stage is not Stage.AWAKE:
             raise EngineError(f"the engine is {self._stage.value}; call wake() before generate()")
-        rooms = [response_room(request, self.context_length) for request in requests]
+        rooms = [remaining_tokens(request, self.context_length) for request in requests]
         self._check_ids(requests)
         done: dict[int, Completion] = {}
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))

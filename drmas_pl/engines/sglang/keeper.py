@@ -24,7 +24,7 @@ from drmas_pl.engines.sglang.versions import Device
 from drmas_pl.engines.sglang.weights import base_model, write_folder
 
 
-class Keeper:
+class ServerManager:
     """Keeps one server.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from drmas_pl.engines.sglang.versions import Dialect
+from drmas_pl.engines.sglang.versions import ServerApi
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -15,7 +15,7 @@ def generate_body(
     *,
     room: int,
     stop_token_ids: Collection[int],
-    dialect: Dialect,
+    dialect: ServerApi,
     rid: str,
     adapter: str | None = None,
 ) -> dict[str, Any]:

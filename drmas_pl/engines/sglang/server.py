@@ -14,7 +14,7 @@ from typing import Any
 from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
 from drmas_pl.engines.sglang.process import LAUNCHER, ServerProcess, reserved_port
 from drmas_pl.engines.sglang.settings import ServerSettings, launch_flags
-from drmas_pl.engines.sglang.versions import INFO_PATHS, Device, Dialect, device_environment
+from drmas_pl.engines.sglang.versions import INFO_PATHS, Device, ServerApi, device_environment
 from drmas_pl.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Server:
         self.info = self._read_info()
         if name is not None and self.info.get("served_model_name") != name:
             raise self._foreign("it has another name")
-        self.dialect = Dialect.of(str(self.info.get("version")))
+        self.dialect = ServerApi.of(str(self.info.get("version")))
 
     @property
     def alive(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drmas_pl.engines.sglang.versions import Device, device_flags
-from drmas_pl.validation import check_fields
+from drmas_pl.utils.validation import check_fields
 
 
 @dataclass(frozen=True, slots=True)

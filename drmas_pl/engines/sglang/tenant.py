@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from drmas_pl.engines.served import policy_logprobs
 from drmas_pl.engines.sglang.assembly import check_release
-from drmas_pl.engines.sglang.keeper import Keeper
+from drmas_pl.engines.sglang.keeper import ServerManager
 from drmas_pl.engines.sglang.probe import check_probe, probe_ids
 from drmas_pl.engines.sglang.protocol import probe_body, read_probe
 from drmas_pl.engines.sglang.residency import WEIGHTS
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 Precision = Callable[[], AbstractContextManager[Any]]
 
 
-class Tenant:
+class ServerSession:
     """Uses a keeper's server for one policy.
 
     Attributes:
@@ -52,7 +52,7 @@ class Tenant:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: ServerManager,
         transport: Transport,
         *,
         policy: nn.Module,

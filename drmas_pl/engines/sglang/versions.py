@@ -1,6 +1,6 @@
 """What differs between the versions of sglang that are supported, in one place.
 
-Place in the data flow: a :class:`Dialect` is made from the version that a running server reports; everything that builds a request
+Place in the data flow: a :class:`ServerApi` is made from the version that a running server reports; everything that builds a request
 or a command line asks it.
 """
 
@@ -21,7 +21,7 @@ RESERVED_TOKENS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ServerApi:
     """How to speak to one version.
 
     Attributes:
@@ -31,13 +31,13 @@ class Dialect:
     version: tuple[int, int, int]
 
     @classmethod
-    def of(cls, text: str) -> Dialect:
+    def of(cls, text: str) -> ServerApi:
         """Read a version as a server reports it.
 
         Raises:
             EngineError: It is no version, or older than what is supported.
 
-        >>> Dialect.of("0.5.21.post1").version
+        >>> ServerApi.of("0.5.21.post1").version
         (0, 5, 21)
         """
         numbers = [int(part) for part in re.findall(r"\d+", text)[:3]]
@@ -71,7 +71,7 @@ class Dialect:
     def seed(self, seed: int) -> int:
         """Fit a seed into the bits that the sampler keeps.
 
-        >>> Dialect.of("0.5.3").seed(2**40 + 5), Dialect.of("0.5.21").seed(2**40 + 5) == 2**40 + 5
+        >>> ServerApi.of("0.5.3").seed(2**40 + 5), ServerApi.of("0.5.21").seed(2**40 + 5) == 2**40 + 5
         (5, True)
         """
         return seed % (1 << self.seed_bits)

@@ -17,7 +17,7 @@ SMALL = {"iterations": 3, "samples": 2, "width": 32}
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The benchmark limits itself to one thread; other tests keep theirs."""
-    monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: None)
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

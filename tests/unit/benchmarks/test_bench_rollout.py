@@ -12,7 +12,7 @@ import torch
 from benchmarks import bench_rollout
 from benchmarks.bench_rollout import make_requests, render, run_other, run_ours
 from benchmarks.other_rollouts import transformers
-from drmas_pl.models import load_model
+from drmas_pl.models.loading import load_model
 from drmas_pl.testing import tiny_policy
 
 JOB = {"prompts": [[5, 6, 7, 8], [9, 8, 7, 6]], "samples": 3, "tokens": 4, "repeats": 2, "dtype": "float32"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks import bench_update
-from drmas_pl.batch import collate
-from drmas_pl.policy import response_logprobs
+from drmas_pl.algorithms.token_batch import collate
+from drmas_pl.kernels.policy_logprobs import response_logprobs
 from tests.helpers.wide import wide_policy
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.tools.launch.compose import Choices
+from drmas_pl.config.compose import Choices
 from tests.helpers.launching import configure
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.rollout.estimators import GroupNormalizer
-from drmas_pl.tools.launch.arguments import rewrite
-from drmas_pl.tools.launch.build import build_trainer
-from drmas_pl.tools.launch.compose import Choices, compose_run
-from drmas_pl.tools.launch.construct import build, settings
-from drmas_pl.tools.launch.roles import build_binding
+from drmas_pl.algorithms.estimators import GroupNormalizer
+from drmas_pl.config.arguments import rewrite
+from drmas_pl.config.build import build_trainer
+from drmas_pl.config.compose import Choices, compose_run
+from drmas_pl.config.construct import build, settings
+from drmas_pl.config.roles import build_binding
 from drmas_pl.tools.prepare_data import build_parser
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.update import UpdateSettings

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.algorithms.estimators import GroupNormalizer
+from drmas_pl.algorithms.objective import PolicyObjective
+from drmas_pl.config.build import build_trainer
+from drmas_pl.config.compose import Choices, compose_file
+from drmas_pl.config.construct import build, import_target
+from drmas_pl.config.engines import build_engine, engine_sections
+from drmas_pl.config.model_settings import ModelSettings
+from drmas_pl.config.roles import build_binding, check_run_settings, role_order
 from drmas_pl.engines.base import Engine
 from drmas_pl.env import TextEnv
-from drmas_pl.objective import PolicyObjective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.retrieval import Retriever
-from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.team import Team
 from drmas_pl.testing import tiny_policy
-from drmas_pl.tools.launch.build import build_trainer
-from drmas_pl.tools.launch.compose import Choices, compose_file
-from drmas_pl.tools.launch.construct import build, import_target
-from drmas_pl.tools.launch.engines import build_engine, engine_sections
-from drmas_pl.tools.launch.model_settings import ModelSettings
-from drmas_pl.tools.launch.roles import build_binding, check_run_settings, role_order
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.launching import configure

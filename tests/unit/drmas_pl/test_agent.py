@@ -14,19 +14,22 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.objective import ObjectiveOutput, PolicyObjective, make_objective
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.objective import ObjectiveOutput, PolicyObjective, make_objective
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import PromptOverflow
 from drmas_pl.testing import tiny_policy
-from drmas_pl.types import Record, SamplingParams, View
+from drmas_pl.types import Message, Observation, SamplingParams
 from tests.helpers.toy import Speaker, make_groups, make_turn
 
 POLICY, TOKENIZER = tiny_policy(seed=1)
 CUT = Parsed("truncated")
-ROWS = [Row("writer", (5, 6), (7, 8), (-5.0, -6.0), 1.0), Row("writer", (5,), (9,), (-4.0,), -2.0)]
+ROWS = [
+    TrainingRow("writer", (5, 6), (7, 8), (-5.0, -6.0), 1.0),
+    TrainingRow("writer", (5,), (9,), (-4.0,), -2.0),
+]
 
 
 def speaker(**settings: Any) -> Agent:
@@ -85,7 +88,7 @@ def test_what_is_no_objective_is_refused(wrong: Any) -> None:
 )
 def test_a_batch_without_denominator_is_divided_as_the_objective_says(settings: dict[str, Any]) -> None:
     agent = speaker(objective=settings)
-    rows = [*ROWS, Row("writer", (5,), (9,), (-4.0,), 1.0, weight=2.0)]
+    rows = [*ROWS, TrainingRow("writer", (5,), (9,), (-4.0,), 1.0, weight=2.0)]
     whole = agent.objective.denominator_from_lengths(
         torch.tensor([2, 1, 1]), weight=torch.tensor([1.0, 1.0, 2.0])
     )
@@ -112,7 +115,7 @@ def test_an_agent_without_policy_says_how_to_get_one() -> None:
 
 
 def test_prompts_keep_the_budget_in_the_chosen_way() -> None:
-    view = View("q", (Record("editor", "text", "a" * 30), Record("editor", "text", "bb")))
+    view = Observation("q", (Message("editor", "text", "a" * 30), Message("editor", "text", "bb")))
     newest, both = (
         speaker(max_prompt_tokens=10).render(view),
         speaker(max_prompt_tokens=10, overflow="both_ends").render(view),
@@ -120,12 +123,12 @@ def test_prompts_keep_the_budget_in_the_chosen_way() -> None:
     assert (TOKENIZER.decode(list(newest.ids)), newest.truncated) == ("qbb", True)
     assert (TOKENIZER.decode(list(both.ids)), both.truncated) == ("qaaaaaa|bb", True)
     with pytest.raises(PromptOverflow, match="the question alone takes 11 tokens"):
-        speaker(max_prompt_tokens=10).render(View("q" * 11))
+        speaker(max_prompt_tokens=10).render(Observation("q" * 11))
 
 
 def test_a_template_may_be_given_as_fields() -> None:
     agent = speaker(template={"user": "say {question}", "chat": False})
-    assert TOKENIZER.decode(list(agent.render(View("hi")).ids)) == "say hi"
+    assert TOKENIZER.decode(list(agent.render(Observation("hi")).ids)) == "say hi"
 
 
 def test_the_end_token_is_no_text_but_other_special_tokens_are() -> None:
@@ -194,7 +197,7 @@ def test_entropy_keeps_no_graph_unless_the_loss_needs_it(monkeypatch: pytest.Mon
         kept.append(logits.requires_grad)
         return logits.sum(-1)
 
-    monkeypatch.setattr("drmas_pl.policy.token_entropy", entropy)
+    monkeypatch.setattr("drmas_pl.kernels.policy_logprobs.token_entropy", entropy)
     for coefficient in (0.0, 0.1):
         speaker(objective={"entropy_coef": coefficient}).training_step(
             collate(ROWS, pad_id=0, denominator=3.0)
@@ -209,7 +212,10 @@ def test_greedy_sampling_is_scored_at_temperature_one() -> None:
 
 def test_predict_step_answers_greedily() -> None:
     agent = speaker(sampling={"max_new_tokens": 3})
-    first, second = agent.predict_step([View("a"), View("a")]), agent.predict_step([View("a")])
+    first, second = (
+        agent.predict_step([Observation("a"), Observation("a")]),
+        agent.predict_step([Observation("a")]),
+    )
     assert first == second * 2 and isinstance(first[0], str)
 
 
@@ -272,7 +278,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     trace = tmp_path / "was-imported"
     lines = [
         "from pathlib import Path",
-        "from drmas_pl.objective import PolicyObjective",
+        "from drmas_pl.algorithms.objective import PolicyObjective",
         "from tests.helpers.toy import Speaker",
         f"Path({str(trace)!r}).touch()",
         "class Talker(Speaker): ...",
@@ -314,7 +320,10 @@ def test_nothing_that_a_file_names_is_imported_without_trust(
     [
         ({"class": "os:system"}, "would import os.system"),
         ({"class": "subprocess:Popen"}, "holds a Popen, not a Agent"),
-        ({"class": "drmas_pl.agent_io:importlib"}, "would import drmas_pl.agent_io.importlib"),
+        (
+            {"class": "drmas_pl.models.agent_files:importlib"},
+            "would import drmas_pl.models.agent_files.importlib",
+        ),
         (
             {"settings": {"objective": {"_target_": "os.system", "command": "touch {}"}}},
             "would import os.system",
@@ -324,7 +333,7 @@ def test_nothing_that_a_file_names_is_imported_without_trust(
             "names subprocess.Popen as its objective, which is none",
         ),
         (
-            {"settings": {"objective": {"_target_": "drmas_pl.atomic.write_atomically", "path": "{}"}}},
+            {"settings": {"objective": {"_target_": "drmas_pl.utils.atomic.write_atomically", "path": "{}"}}},
             "write_atomically as its objective, which is none",
         ),
     ],

@@ -15,7 +15,7 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Template
 from drmas_pl.testing import tiny_tokenizer
-from drmas_pl.types import View
+from drmas_pl.types import Observation
 from tests.helpers import chats
 
 POLICY: Any = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=None))
@@ -87,7 +87,7 @@ def test_traits_of_well_known_families(name: str) -> None:
 @pytest.mark.parametrize("name", TRAITS)
 def test_no_template_loses_the_role_s_instructions(name: str) -> None:
     tokenizer = getattr(chats, name)()
-    text = Solver("solver").template.text(View("2+2?"), tokenizer)
+    text = Solver("solver").template.text(Observation("2+2?"), tokenizer)
     assert "You are the solver in a team of two." in text and "2+2?" in text
     bos = tokenizer.bos_token
     assert bos is None or text.count(bos) == 1
@@ -170,29 +170,29 @@ def test_a_grammar_that_knows_no_open_think_part_is_given_the_whole_text() -> No
 def test_a_raw_prompt_begins_as_the_tokenizer_begins_every_text(name: str) -> None:
     tokenizer = getattr(chats, name)()
     raw = Template("{question}", chat=False)
-    ids = raw.render(View("hello"), tokenizer, max_tokens=50).ids
+    ids = raw.render(Observation("hello"), tokenizer, max_tokens=50).ids
     assert list(ids) == tokenizer.encode("hello") and ids[0] == tokenizer.bos_token_id
     assert (
         Template("<s>{question}", chat=False)
-        .render(View("hello"), chats.instruct(), max_tokens=50)
+        .render(Observation("hello"), chats.instruct(), max_tokens=50)
         .ids.count(chats.instruct().bos_token_id)
         == 1
     ), "not twice"
-    chat = Template("{question}").render(View("hello"), tokenizer, max_tokens=50).ids
+    chat = Template("{question}").render(Observation("hello"), tokenizer, max_tokens=50).ids
     assert chat.count(tokenizer.bos_token_id) == 1
 
 
 def test_without_a_rule_for_the_beginning_a_raw_prompt_has_none() -> None:
     tokenizer = chats.chatml()
-    ids = Template("{question}", chat=False).render(View("hello"), tokenizer, max_tokens=50).ids
+    ids = Template("{question}", chat=False).render(Observation("hello"), tokenizer, max_tokens=50).ids
     assert tokenizer.decode(ids) == "hello"
 
 
 def test_the_beginning_counts_against_the_budget() -> None:
     raw = Template("{question}", chat=False)
     tokenizer = chats.llama3()
-    whole = raw.render(View("hello"), tokenizer, max_tokens=50).ids
-    cut = raw.render(View("hello"), tokenizer, max_tokens=len(whole) - 1, overflow="both_ends")
+    whole = raw.render(Observation("hello"), tokenizer, max_tokens=50).ids
+    cut = raw.render(Observation("hello"), tokenizer, max_tokens=len(whole) - 1, overflow="both_ends")
     assert cut.truncated and len(cut.ids) == len(whole) - 1 and cut.ids[0] == tokenizer.bos_token_id
 
 
@@ -207,10 +207,10 @@ def test_every_end_of_a_response_is_known() -> None:
 
 def test_a_demonstration_ends_as_a_response_of_the_chat_does() -> None:
     tokenizer = chats.gemma()
-    chat = TextActor("actor").bind(POLICY, tokenizer).demonstration(View("q"), "7")
+    chat = TextActor("actor").bind(POLICY, tokenizer).demonstration(Observation("q"), "7")
     assert tokenizer.convert_ids_to_tokens(chat.response_ids)[-1] == "<end_of_turn>"
     raw = TextActor("actor", template=Template("{question}", chat=False)).bind(POLICY, tokenizer)
-    assert raw.demonstration(View("q"), "7").response_ids[-1] == tokenizer.eos_token_id
+    assert raw.demonstration(Observation("q"), "7").response_ids[-1] == tokenizer.eos_token_id
 
 
 def test_no_end_token_is_part_of_what_was_said() -> None:

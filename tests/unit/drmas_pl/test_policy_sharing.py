@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from drmas_pl import policy as policy_module
-from drmas_pl.batch import Row, TokenBatch, collate
-from drmas_pl.policy import response_logprobs, share_prompts, takes_any_mask
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
+from drmas_pl.kernels import policy_logprobs as policy_module
+from drmas_pl.kernels.policy_logprobs import response_logprobs, share_prompts, takes_any_mask
 from drmas_pl.testing import tiny_policy
 
 
@@ -21,7 +21,7 @@ def make_batch(seed: int, *, most: int = 5) -> TokenBatch:
         prompt = tuple(rng.randrange(5, 200) for _ in range(rng.randrange(1, 20)))
         for _ in range(rng.randrange(1, most + 1)):
             response = tuple(rng.randrange(5, 200) for _ in range(rng.randrange(1, 9)))
-            rows.append(Row("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1)))
+            rows.append(TrainingRow("a", prompt, response, (0.0,) * len(response), rng.uniform(-1, 1)))
     rng.shuffle(rows)
     return collate(rows, pad_id=0, denominator=1.0)
 
@@ -49,9 +49,9 @@ def test_sharing_changes_neither_values_nor_gradients(seed: int, monkeypatch: py
 
 def test_each_prompt_is_laid_out_once_and_responses_see_only_it_and_themselves() -> None:
     rows = [
-        Row("a", (7, 8), (1, 2), (0.0, 0.0), 1.0),
-        Row("a", (9,), (5,), (0.0,), 1.0),
-        Row("a", (7, 8), (3,), (0.0,), 1.0),
+        TrainingRow("a", (7, 8), (1, 2), (0.0, 0.0), 1.0),
+        TrainingRow("a", (9,), (5,), (0.0,), 1.0),
+        TrainingRow("a", (7, 8), (3,), (0.0,), 1.0),
     ]
     shared = share_prompts(collate(rows, pad_id=0, denominator=1.0))
     assert shared is not None
@@ -65,12 +65,12 @@ def test_each_prompt_is_laid_out_once_and_responses_see_only_it_and_themselves()
 
 
 def test_different_prompts_are_not_laid_out_again() -> None:
-    rows = [Row("a", (7,), (1,), (0.0,), 1.0), Row("a", (8,), (1,), (0.0,), 1.0)]
+    rows = [TrainingRow("a", (7,), (1,), (0.0,), 1.0), TrainingRow("a", (8,), (1,), (0.0,), 1.0)]
     assert share_prompts(collate(rows, pad_id=0, denominator=1.0)) is None
 
 
 def test_a_prompt_that_begins_like_padding_is_not_confused_with_a_shorter_one() -> None:
-    rows = [Row("a", (0, 7), (1,), (0.0,), 1.0), Row("a", (7,), (1,), (0.0,), 1.0)]
+    rows = [TrainingRow("a", (0, 7), (1,), (0.0,), 1.0), TrainingRow("a", (7,), (1,), (0.0,), 1.0)]
     assert share_prompts(collate(rows, pad_id=0, denominator=1.0)) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.parsing import ActionGrammar, Parsed, VerdictGrammar
 from drmas_pl.team import Move, Team
-from drmas_pl.types import Record, Task, View
+from drmas_pl.types import Message, Observation, Task
 
 TASK = Task("t", "what?")
 
@@ -61,17 +61,17 @@ class Pair(Team):
         if agent == "writer":
             self.proposal = parsed.action
             return Move(
-                records=(Record("writer", "proposal", parsed.action),),
+                records=(Message("writer", "proposal", parsed.action),),
                 local_reward=0.25,
                 metrics={"length": len(parsed.action)},
             )
         if agent == "judge":
-            return Move(records=(Record("judge", "verdict", parsed.verdict or ""),))
+            return Move(records=(Message("judge", "verdict", parsed.verdict or ""),))
         if parsed.verdict == "no":
             return Move(ends=True)
         return Move(("writer", "judge", "boss"), action=self.proposal)
 
-    def visible(self, agent: str) -> tuple[Record, ...]:
+    def visible(self, agent: str) -> tuple[Message, ...]:
         return tuple(record for record in self.history if agent == "boss" or record.kind != "verdict")
 
 
@@ -145,7 +145,7 @@ def test_everyone_sees_what_visible_says() -> None:
     kinds = {agent: [record.kind for record in team.observe(agent).history] for agent in team.possible_agents}
     assert kinds["boss"] == ["proposal", "verdict", "information", "proposal", "verdict"]
     assert kinds["writer"] == kinds["judge"] == ["proposal", "information", "proposal"]
-    assert team.observe("writer") == View("what?", team.visible("writer"), turn=1, turns_left=3)
+    assert team.observe("writer") == Observation("what?", team.visible("writer"), turn=1, turns_left=3)
 
 
 def test_turns_left_is_unknown_without_a_declared_limit() -> None:

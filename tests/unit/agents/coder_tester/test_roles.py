@@ -8,12 +8,12 @@ from drmas_pl.agents.coder_tester import Coder, CoderTesterTeam, Tester
 from drmas_pl.agents.coder_tester.grammars import ProgramGrammar, TestsGrammar, read_tests
 from drmas_pl.agents.coder_tester.templates import CODER, COMPACT_CODER, COMPACT_TESTER, TESTER
 from drmas_pl.parsing import parse_opened
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 
 HISTORY = (
-    Record("coder", "program", "print({x})"),
-    Record("tester", "tests", "[1]"),
-    Record("env", "result", "0 of 1 tests pass."),
+    Message("coder", "program", "print({x})"),
+    Message("tester", "tests", "[1]"),
+    Message("env", "result", "0 of 1 tests pass."),
 )
 
 
@@ -77,20 +77,20 @@ def test_tests_have_limits() -> None:
     ("template", "end"), [(CODER, "ends with ```."), (TESTER, "the output is the value.")]
 )
 def test_full_prompts_show_the_work_in_order_and_state_the_format(template: object, end: str) -> None:
-    system, user = template.messages(View("Add {a} and {history}.", HISTORY))  # type: ignore[attr-defined]
+    system, user = template.messages(Observation("Add {a} and {history}.", HISTORY))  # type: ignore[attr-defined]
     assert "team of two" in system["content"]
     assert user["content"].startswith(
         "Task:\nAdd {a} and {history}.\n\nThe team's work so far:\n[Program 1 by the coder]\n```python\nprint({x})\n```\n\n"
         "[Tests 1 by the tester]\n[1]\n\n[What became of program and tests 1]\n0 of 1 tests pass.\n\n"
     )
     assert user["content"].endswith(end)
-    assert "(nothing yet)" in template.messages(View("?"))[-1]["content"]  # type: ignore[attr-defined]
+    assert "(nothing yet)" in template.messages(Observation("?"))[-1]["content"]  # type: ignore[attr-defined]
 
 
 def test_each_compact_prompt_extends_the_one_before() -> None:
-    first = COMPACT_CODER.text(View("Add."))
-    second = COMPACT_TESTER.text(View("Add.", HISTORY[:1]))
-    third = COMPACT_CODER.text(View("Add.", HISTORY))
+    first = COMPACT_CODER.text(Observation("Add."))
+    second = COMPACT_TESTER.text(Observation("Add.", HISTORY[:1]))
+    third = COMPACT_CODER.text(Observation("Add.", HISTORY))
     assert first == "Add.\ncode: "
     assert second == f"{first}print({{x}})\ntests: "
     assert third == f"{second}[1]\nresult: 0 of 1 tests pass.\ncode: "

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.coder_tester import CoderTesterTeam
-from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.code import CodeEnv, CodeVerdict
 from drmas_pl.rewards.code import CaseResult, TestCase
-from drmas_pl.types import Record, Task, View
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Observation, Task
 
 TASK = Task(
     "double",
@@ -77,9 +77,9 @@ def test_a_program_that_fails_is_written_anew(world: CodeEnv) -> None:
     _, _, terminated, _, info = play(team, HALF, GOOD)
     assert (terminated, info["agent"], info["metrics"]["tests_passed"]) == (False, "coder", 0.0)
     assert team.observe("coder").history == (
-        Record("coder", "program", "print(2)"),
-        Record("tester", "tests", GOOD.removeprefix("<tests>").removesuffix("</tests>")),
-        Record(
+        Message("coder", "program", "print(2)"),
+        Message("tester", "tests", GOOD.removeprefix("<tests>").removesuffix("</tests>")),
+        Message(
             "env", "result", "0 of 2 tests pass. First failure:\ninput: 5\nexpected: 10\nanswer: 2 (wrong)"
         ),
     )
@@ -157,7 +157,7 @@ def test_echoing_the_prompts_earns_nothing(world: CodeEnv) -> None:
     from drmas_pl.agents.coder_tester.templates import CODER, TESTER
 
     for template in (CODER, TESTER):
-        said = template.messages(View(TASK.question))[-1]["content"]
+        said = template.messages(Observation(TASK.question))[-1]["content"]
         team = started(world)
         _, reward, terminated, _, info = team.step(said)
         assert (reward, terminated, info["success"], info["local_reward"]) == (0.0, True, False, 0.0)
@@ -233,7 +233,7 @@ def test_a_world_that_runs_no_programs_is_refused() -> None:
         CoderTesterTeam(Deaf())
 
 
-def speak(agent: str, view: View) -> str:
+def speak(agent: str, view: Observation) -> str:
     """Say something that the agent's grammar accepts."""
     return HALF if agent == "coder" else GOOD
 

@@ -4,7 +4,7 @@ import pytest
 
 from drmas_pl.agents.hierarchy import Answerer, HierarchyTeam, Searcher, Verifier
 from drmas_pl.agents.hierarchy.templates import SEARCH
-from drmas_pl.types import View
+from drmas_pl.types import Observation
 
 ROLES = {"verifier": Verifier, "search": Searcher, "answer": Answerer}
 
@@ -13,7 +13,7 @@ ROLES = {"verifier": Verifier, "search": Searcher, "answer": Answerer}
 def test_role_and_team_read_with_the_same_grammar(name: str) -> None:
     agent = ROLES[name](name, template="compact")
     assert agent.grammar is HierarchyTeam.grammars[name]
-    assert agent.template.text(View("Q?")) == f"Q?<|{name}|>"
+    assert agent.template.text(Observation("Q?")) == f"Q?<|{name}|>"
 
 
 def test_full_template_is_the_default() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.hierarchy import HierarchyTeam
-from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.search import embedded_search
-from drmas_pl.types import Record, Task
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Task
 
 YES, NO = "<verify>yes</verify>", "<verify>no</verify>"
 SEARCH, ANSWER = "<think>hm</think><search>lyon</search>", "<answer>France</answer>"
@@ -70,8 +70,8 @@ def test_history_holds_queries_and_information_in_order() -> None:
     team = started()
     play(team, NO, SEARCH)
     assert team.observe("answer").history == (
-        Record("search", "query", "lyon"),
-        Record("env", "information", "seen 1"),
+        Message("search", "query", "lyon"),
+        Message("env", "information", "seen 1"),
     )
     assert (
         team.observe("verifier").question,

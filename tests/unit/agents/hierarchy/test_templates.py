@@ -5,15 +5,15 @@ from itertools import pairwise
 import pytest
 
 from drmas_pl.agents.hierarchy import templates
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 
-VIEW = View(
+VIEW = Observation(
     "Where is {x}?",
     (
-        Record("search", "query", "x {history}"),
-        Record("env", "information", "<information>X: It is a city in Y.</information>"),
-        Record("search", "query", "Y"),
-        Record("env", "information", "<information>Y: big.</information>"),
+        Message("search", "query", "x {history}"),
+        Message("env", "information", "<information>X: It is a city in Y.</information>"),
+        Message("search", "query", "Y"),
+        Message("env", "information", "<information>Y: big.</information>"),
     ),
 )
 HISTORY = "<query>x {history}</query><information>X: It is a city in Y.</information><query>Y</query><information>Y: big.</information>"
@@ -23,12 +23,14 @@ HISTORY = "<query>x {history}</query><information>X: It is a city in Y.</informa
 def test_compact_prompt_is_question_records_tag(role: str) -> None:
     template = getattr(templates, role.upper())["compact"]
     assert template.text(VIEW) == f"Where is {{x}}?{HISTORY}<|{role}|>"
-    assert template.text(View("Q?")) == f"Q?<|{role}|>"
+    assert template.text(Observation("Q?")) == f"Q?<|{role}|>"
 
 
 def test_all_compact_prompts_of_an_episode_share_their_beginnings() -> None:
     texts = [
-        templates.SEARCH["compact"].text(View(VIEW.question, VIEW.history[:count])).removesuffix("<|search|>")
+        templates.SEARCH["compact"]
+        .text(Observation(VIEW.question, VIEW.history[:count]))
+        .removesuffix("<|search|>")
         for count in range(5)
     ]
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
@@ -53,4 +55,4 @@ def test_full_prompt_shows_question_evidence_and_form(role: str, asked: str) -> 
         "<information>Y: big.</information>\n\nYou are the "
     )
     assert asked in message["content"]
-    assert templates.NO_EVIDENCE in template.messages(View("Q?"))[0]["content"]
+    assert templates.NO_EVIDENCE in template.messages(Observation("Q?"))[0]["content"]

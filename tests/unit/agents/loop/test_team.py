@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.loop import LoopTeam
-from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.rewards.verdict import Verdict
-from drmas_pl.types import Record, Task
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Task
 
 RIGHT, WRONG = r"\boxed{3}", r"\boxed{4}"
 YES, NO = "fine <verify>approve</verify>", "step 1 <verify>reject</verify>"
@@ -84,8 +84,8 @@ def test_everyone_sees_everything_and_thoughts_stay_private() -> None:
     team = start()
     talk(team, f"<think>hm</think>{WRONG}", f"<think>so</think>{NO}")
     assert team.observe("solver").history == (
-        Record("solver", "solution", WRONG),
-        Record("verifier", "critique", NO),
+        Message("solver", "solution", WRONG),
+        Message("verifier", "critique", NO),
     )
     assert team.observe("verifier") == team.observe("solver")
 
@@ -101,7 +101,7 @@ def test_silence_follows_its_own_rule(rule: str, speaker: str | None, on_invalid
     team = start(on_missing_verdict=rule, on_invalid=on_invalid)
     talk(team, RIGHT, "I am not sure.")
     assert team.agent_selection == speaker
-    assert team.history[1] == Record("verifier", "critique", "I am not sure.")
+    assert team.history[1] == Message("verifier", "critique", "I am not sure.")
 
 
 @pytest.mark.parametrize(

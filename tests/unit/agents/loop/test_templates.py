@@ -6,13 +6,13 @@ import pytest
 
 from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER, SOLVER, VERIFIER
 from drmas_pl.prompts import Template
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 
 QUESTION = r"Find $x$ with $\{x\} = {2}$ and {history}."
 HISTORY = (
-    Record("solver", "solution", "A"),
-    Record("verifier", "critique", "B"),
-    Record("solver", "solution", "C"),
+    Message("solver", "solution", "A"),
+    Message("verifier", "critique", "B"),
+    Message("solver", "solution", "C"),
 )
 
 
@@ -20,7 +20,7 @@ HISTORY = (
     ("template", "order"), [(SOLVER, r"\boxed{}"), (VERIFIER, "<verify>reject</verify> if it is not.")]
 )
 def test_full_prompts_show_the_work_in_order_and_state_the_format(template: Template, order: str) -> None:
-    system, user = template.messages(View(QUESTION, HISTORY))
+    system, user = template.messages(Observation(QUESTION, HISTORY))
     assert system["role"] == "system" and "team of two" in system["content"]
     shown = f"Problem:\n{QUESTION}\n\nThe team's work so far:\n"
     shown += "[Attempt 1 by the solver]\nA\n\n[Review 1 by the verifier]\nB\n\n[Attempt 2 by the solver]\nC"
@@ -30,13 +30,15 @@ def test_full_prompts_show_the_work_in_order_and_state_the_format(template: Temp
 
 @pytest.mark.parametrize("template", [SOLVER, VERIFIER])
 def test_an_empty_history_is_said_to_be_empty(template: Template) -> None:
-    assert "The team's work so far:\n(nothing yet)\n" in template.messages(View(QUESTION))[-1]["content"]
+    assert (
+        "The team's work so far:\n(nothing yet)\n" in template.messages(Observation(QUESTION))[-1]["content"]
+    )
 
 
 def test_each_compact_prompt_extends_the_one_before() -> None:
-    first = COMPACT_SOLVER.text(View("1 + 2 ="))
-    second = COMPACT_VERIFIER.text(View("1 + 2 =", HISTORY[:1]))
-    third = COMPACT_SOLVER.text(View("1 + 2 =", HISTORY[:2]))
+    first = COMPACT_SOLVER.text(Observation("1 + 2 ="))
+    second = COMPACT_VERIFIER.text(Observation("1 + 2 =", HISTORY[:1]))
+    third = COMPACT_SOLVER.text(Observation("1 + 2 =", HISTORY[:2]))
     assert (first, second, third) == (
         "1 + 2 =\nsolve: ",
         "1 + 2 =\nsolve: A\ncheck: ",

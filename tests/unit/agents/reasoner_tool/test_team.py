@@ -9,10 +9,10 @@ import pytest
 
 from drmas_pl.agents.reasoner_tool import Programmer, Reasoner, ReasonerToolTeam
 from drmas_pl.agents.reasoner_tool.templates import COMPACT_PROGRAMMER, COMPACT_REASONER, PROGRAMMER, REASONER
-from drmas_pl.checks import check_team
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.math_tool import Calculation, MathToolEnv
-from drmas_pl.types import Record, Task, View
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Observation, Task
 
 TASK = Task("t", "What is 1 + 2?", ("3",))
 THREE, FOUR = r"so \boxed{3}", r"so \boxed{4}"
@@ -78,9 +78,9 @@ def test_the_programmer_does_not_see_the_solution_of_the_round(world: MathToolEn
     assert team.observe("programmer").history == ()
     team.step(PRINTS_FOUR)
     records = (
-        Record("reasoner", "solution", THREE),
-        Record("programmer", "program", "print(4)"),
-        Record("env", "result", "4"),
+        Message("reasoner", "solution", THREE),
+        Message("programmer", "program", "print(4)"),
+        Message("env", "result", "4"),
     )
     assert team.observe("reasoner").history == records
     team.step(FOUR)
@@ -92,7 +92,7 @@ def test_a_program_that_fails_agrees_with_nobody(world: MathToolEnv) -> None:
     team = started(world, max_rounds=1)
     _, reward, terminated, _, info = play(team, THREE, "```python\n1 / 0\n```")
     assert (reward, terminated, info["metrics"]["program_failed"]) == (0.0, True, 1.0)
-    assert Record("env", "result", "error: ZeroDivisionError: division by zero") in team.history
+    assert Message("env", "result", "error: ZeroDivisionError: division by zero") in team.history
 
 
 def test_local_rewards_have_their_weights(world: MathToolEnv) -> None:
@@ -118,7 +118,7 @@ def test_unusable_turns_end_or_go_on(world: MathToolEnv) -> None:
 
 def test_echoing_the_prompts_earns_nothing(world: MathToolEnv) -> None:
     for template in (REASONER, PROGRAMMER):
-        said = template.messages(View(TASK.question))[-1]["content"]
+        said = template.messages(Observation(TASK.question))[-1]["content"]
         for first in ((), (THREE,)):
             team = started(world, reasoner_reward=1.0, programmer_reward=1.0)
             _, reward, terminated, _, info = play(team, *first, said)
@@ -168,7 +168,7 @@ class Desk(MathToolEnv):
 
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
 def test_keeps_the_team_contract(on_invalid: Any) -> None:
-    def speak(agent: str, view: View) -> str:
+    def speak(agent: str, view: Observation) -> str:
         return FOUR if agent == "reasoner" else PRINTS_THREE
 
     team = ReasonerToolTeam(Desk((TASK,), grader_workers=1, workers=1), on_invalid=on_invalid)
@@ -186,17 +186,17 @@ def test_roles_read_words_as_the_team_does() -> None:
 
 def test_prompts_show_the_rounds_in_order() -> None:
     history = (
-        Record("reasoner", "solution", "A {x}"),
-        Record("programmer", "program", "print(4)"),
-        Record("env", "result", "4"),
+        Message("reasoner", "solution", "A {x}"),
+        Message("programmer", "program", "print(4)"),
+        Message("env", "result", "4"),
     )
     for template, end in ((REASONER, "\\boxed{}."), (PROGRAMMER, "ends with ```.")):
-        text = template.messages(View("1 + {y}?", history))[-1]["content"]
+        text = template.messages(Observation("1 + {y}?", history))[-1]["content"]
         assert text.startswith(
             "Problem:\n1 + {y}?\n\nRounds so far, in which the two of you did not agree:\n[Solution 1 by the reasoner]\nA {x}\n\n"
             "[Program 1 by the programmer]\n```python\nprint(4)\n```\n\n[What program 1 came to]\n4\n\n"
         )
         assert text.endswith(end)
     shown = "1?\nsolve: A {x}\ncode: print(4)\nresult: 4\n"
-    assert COMPACT_REASONER.text(View("1?", history)) == f"{shown}solve: "
-    assert COMPACT_PROGRAMMER.text(View("1?", history)) == f"{shown}code: "
+    assert COMPACT_REASONER.text(Observation("1?", history)) == f"{shown}solve: "
+    assert COMPACT_PROGRAMMER.text(Observation("1?", history)) == f"{shown}code: "

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.self_play import Player, SelfPlayTeam
-from drmas_pl.checks import check_team
+from drmas_pl.algorithms.turn_batch import build_turn_batch
+from drmas_pl.config.construct import build
 from drmas_pl.envs.board_games import BoardGameEnv, make_tasks
-from drmas_pl.rollout.table import build_table
-from drmas_pl.tools.launch.construct import build
-from drmas_pl.types import Record, Task, Trajectory, View
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Observation, Task, Trajectory
 from tests.helpers.launching import configure
 from tests.helpers.toy import EvenEnv, make_turn
 
@@ -61,8 +61,8 @@ def test_each_seat_sees_its_own_card_and_nothing_that_the_other_wrote() -> None:
     team.step("<think>I hold the king.</think>secretly <action>check</action>")
     first, second = team.observe("first"), team.observe("second")
     assert first.question == second.question and "card" not in first.question
-    assert first.history[-1] == Record("env", "private", "You are the first player. Your card: K")
-    assert second.history[-1] == Record("env", "private", "You are the second player. Your card: J")
+    assert first.history[-1] == Message("env", "private", "You are the first player. Your card: K")
+    assert second.history[-1] == Message("env", "private", "You are the second player. Your card: J")
     assert first.history[:-1] == second.history[:-1]
     shown = str(second)
     assert "king" not in shown and "secretly" not in shown and "card: K" not in shown
@@ -88,13 +88,15 @@ def test_zero_sum_credit_pays_each_seat_its_own_score() -> None:
         for place, (seat, reward) in enumerate([("first", 0.0), ("second", 0.0), ("first", 0.75)])
     ]
     trajectory = Trajectory(DEAL, 0, tuple(turns), 0.75, "terminated")
-    table = build_table([trajectory], {seat: Player(seat) for seat in ("first", "second")}, credit=credit)
+    table = build_turn_batch(
+        [trajectory], {seat: Player(seat) for seat in ("first", "second")}, credit=credit
+    )
     assert table.score.tolist() == [0.75, 0.25, 0.75]
 
 
 def test_prompts_say_what_there_is() -> None:
-    view = View(
-        "Q", (Record("env", "information", "board"), Record("env", "private", "You are the first player."))
+    view = Observation(
+        "Q", (Message("env", "information", "board"), Message("env", "private", "You are the first player."))
     )
     assert Player.templates["compact"].text(view) == "Q\nboard\nYou are the first player.\nact: "
     _, user = Player.templates["full"].messages(view)
@@ -112,7 +114,7 @@ def test_a_world_without_seats_is_refused() -> None:
 def test_keeps_the_contract_of_a_team(game: Any, opponent: Any) -> None:
     tasks = make_tasks(game, size=2, opening_moves=0)
 
-    def script(agent: str, view: View) -> str:
+    def script(agent: str, view: Observation) -> str:
         shown = view.history[0].text if len(view.history) > 1 else view.question
         offered = shown.rpartition("possible actions: ")[2].rstrip(".").split(", ")
         return f"<action>{offered[0]}</action>"

@@ -9,9 +9,9 @@ import pytest
 from drmas_pl.agents.single import SearchActor, SingleTeam, SolutionActor, TextActor
 from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
 from drmas_pl.agents.single.team import GRAMMARS
-from drmas_pl.checks import check_team
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.types import Record, Task, View
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Observation, Task
 
 TASK = Task("t", "Where?", ("x",))
 
@@ -47,11 +47,11 @@ def test_acts_until_the_world_ends_the_episode() -> None:
     team = start(protocol="search")
     _, reward, terminated, _, info = team.step("<think>hm</think><search>a</search>")
     assert (reward, terminated, info["agent"]) == (0.0, False, "actor")
-    assert team.observe("actor") == View(
+    assert team.observe("actor") == Observation(
         "Where?",
         (
-            Record("actor", "action", "<search>a</search>"),
-            Record("env", "information", "heard <search>a</search>"),
+            Message("actor", "action", "<search>a</search>"),
+            Message("env", "information", "heard <search>a</search>"),
         ),
         1,
         2,
@@ -72,7 +72,7 @@ def test_unusable_utterances_end_the_episode_or_cost_a_turn() -> None:
     assert start(protocol="search").step("nothing")[1:3] == (0.0, True)
     team = start(protocol="search", on_invalid="continue")
     assert team.step("nothing")[1:3] == (0.0, False)
-    assert team.turn == 1 and team.history == [Record("env", "information", "heard ")]
+    assert team.turn == 1 and team.history == [Message("env", "information", "heard ")]
 
 
 def test_only_the_newest_records_are_shown() -> None:
@@ -129,7 +129,7 @@ def test_actors_read_words_as_the_team_does() -> None:
         GRAMMARS["search"],
         GRAMMARS["text"],
     )
-    assert SolutionActor.templates["compact"].text(View("1 + 2 =")) == "1 + 2 =\nsolve: "
+    assert SolutionActor.templates["compact"].text(Observation("1 + 2 =")) == "1 + 2 =\nsolve: "
 
 
 @pytest.mark.parametrize("protocol", ["solution", "search", "text"])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.tool_planner import Planner, Proposer, ToolPlannerTeam
-from drmas_pl.checks import check_team
 from drmas_pl.env import TextEnv
 from drmas_pl.envs.plan_path import PlanPathEnv
 from drmas_pl.envs.sokoban import SokobanEnv
 from drmas_pl.envs.sudoku import SudokuEnv
-from drmas_pl.types import Record, Task
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Message, Task
 from tests.helpers.toy import EvenEnv
 
 TASK = Task("t", "grid", metadata={"board": ["A..", ".#.", "..G"]})
@@ -34,8 +34,8 @@ def test_a_proposal_is_tried_out_and_changes_nothing() -> None:
     assert info["local_reward"] == pytest.approx(0.5 * 2.46)
     assert info["metrics"]["solving_proposal"] == 1.0
     assert team.observe("planner").history == (
-        Record("tool", "proposal", "D D R R"),
-        Record("env", "check", "Solved.\n...\n.#.\n..A"),
+        Message("tool", "proposal", "D D R R"),
+        Message("env", "check", "Solved.\n...\n.#.\n..A"),
     )
     assert team.world.board(team.world.state).startswith("A")  # type: ignore[attr-defined]
     _, reward, terminated, _, info = team.step("<action>D D R  R</action>")

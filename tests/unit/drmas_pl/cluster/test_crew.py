@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.cluster.crew import Crew, Remote
-from drmas_pl.cluster.process import RankFacts, RankProcess
+from drmas_pl.cluster.crew import RayActorGroup, Remote
+from drmas_pl.cluster.process import RankInfo, RankProcess
 from drmas_pl.errors import GroupLost
 
 
@@ -24,7 +24,7 @@ class Actor:
         def remote(*args: Any, **kwargs: Any) -> Any:
             self.diary.append(f"{method} {args[0] if args else ''}".strip())
             if method == "join":
-                return {name: RankFacts("cpu", "here", (), None, 3) for name in ("a", "b")}
+                return {name: RankInfo("cpu", "here", (), None, 3) for name in ("a", "b")}
             return self.rank
 
         return SimpleNamespace(remote=remote)
@@ -49,7 +49,7 @@ class Pool:
         return self.done
 
 
-class Watch:
+class StageMonitor:
     """Returns what is pending, or raises what it was given."""
 
     kind = "worker group"
@@ -72,7 +72,10 @@ def pool() -> Pool:
 def pair(pool: Pool) -> tuple[Remote, Remote]:
     """Two members of one crew."""
     made: Any = pool
-    crew, watch = Crew(["a", "b"], SimpleNamespace(parallel="ddp"), pool=made, kind=RankProcess), Watch()  # type: ignore[arg-type]
+    crew, watch = (
+        RayActorGroup(["a", "b"], SimpleNamespace(parallel="ddp"), pool=made, kind=RankProcess),
+        StageMonitor(),
+    )  # type: ignore[arg-type]
     first, second = (Remote(name, crew=crew, watch=watch, repeats=2) for name in "ab")  # type: ignore[arg-type]
     return first, second
 

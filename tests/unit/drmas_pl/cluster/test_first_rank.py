@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from drmas_pl.cluster import first_rank
-from drmas_pl.cluster.first_rank import FirstRankEngine, devices_beside_first
+from drmas_pl.cluster.first_rank import RankZeroServerEngine, devices_beside_first
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
@@ -59,15 +59,15 @@ class Journal(ServedEngine):
         self.seen.append("close")
 
 
-def make(rank: int) -> tuple[FirstRankEngine, Journal]:
+def make(rank: int) -> tuple[RankZeroServerEngine, Journal]:
     journal, fabric = (
         Journal(),
         SimpleNamespace(is_global_zero=rank == 0, global_rank=rank, broadcast=lambda probe: probe or (1, 2)),
     )
-    return FirstRankEngine(journal, policy=tiny_policy()[0], fabric=fabric), journal  # type: ignore[arg-type]
+    return RankZeroServerEngine(journal, policy=tiny_policy()[0], fabric=fabric), journal  # type: ignore[arg-type]
 
 
-def go_through(engine: FirstRankEngine) -> None:
+def go_through(engine: RankZeroServerEngine) -> None:
     engine.wake()
     engine.sync(3)
     engine.detach()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.cluster.recovery import Recovery
-from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.cluster.recovery import StageRetry
+from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.errors import GroupLost, TrainingStopped
 
 
-class Group(RemoteGroup):
+class Group(RemotePolicyWorker):
     """Stands for a group on a cluster: its weights are a number, and files hold them."""
 
     def __init__(self, name: str, repeats: int = 2) -> None:
@@ -40,7 +40,7 @@ def kept(folder: Path) -> dict[str, str]:
 
 def test_a_lost_stage_is_repeated_from_the_kept_state(tmp_path: Path) -> None:
     groups = [Group("a"), Group("b")]
-    recovery, calls = Recovery(groups, tmp_path / "kept"), []
+    recovery, calls = StageRetry(groups, tmp_path / "kept"), []
     recovery.keep()
 
     def update(by: int, *, last: int) -> int:
@@ -61,7 +61,7 @@ def test_a_lost_stage_is_repeated_from_the_kept_state(tmp_path: Path) -> None:
 
 def test_a_loss_while_keeping_leaves_the_former_state_valid(tmp_path: Path) -> None:
     first, second = Group("a"), Group("b")
-    recovery = Recovery([first, second], tmp_path)
+    recovery = StageRetry([first, second], tmp_path)
     recovery.keep()
 
     def update() -> None:
@@ -77,7 +77,7 @@ def test_a_loss_while_keeping_leaves_the_former_state_valid(tmp_path: Path) -> N
 
 def test_groups_that_did_not_change_are_not_written_again(tmp_path: Path) -> None:
     trained, frozen = Group("trained"), Group("frozen")
-    recovery = Recovery([trained, frozen], tmp_path)
+    recovery = StageRetry([trained, frozen], tmp_path)
     recovery.keep()
     trained.train()
     recovery.keep()
@@ -95,17 +95,17 @@ def test_it_gives_up_with_the_cause(tmp_path: Path) -> None:
         TrainingStopped,
         match="gave up: generation of worker group 'a' did not end within 5 s; go on from the last",
     ):
-        Recovery([group], tmp_path).run(stage)
+        StageRetry([group], tmp_path).run(stage)
     assert len(calls) == 3 and group.restored == [None, None]
 
 
 def test_without_repeats_nothing_is_kept(tmp_path: Path) -> None:
-    recovery = Recovery([Group("a", repeats=0)], tmp_path / "kept")
+    recovery = StageRetry([Group("a", repeats=0)], tmp_path / "kept")
     recovery.keep()
     assert not (tmp_path / "kept").exists()
 
 
 def test_groups_in_this_process_are_left_alone(tmp_path: Path) -> None:
-    recovery = Recovery([], tmp_path / "kept")
+    recovery = StageRetry([], tmp_path / "kept")
     recovery.keep()
     assert recovery.run(sum, [1, 2]) == 3 and not (tmp_path / "kept").exists()

@@ -6,17 +6,17 @@ import copy
 
 import torch
 
-from drmas_pl.cluster.replica import ReplicaEngine
+from drmas_pl.cluster.replica import FullWeightsEngine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 
-def make_engine(*, movable: bool = False) -> tuple[ReplicaEngine, TransformersEngine]:
+def make_engine(*, movable: bool = False) -> tuple[FullWeightsEngine, TransformersEngine]:
     policy, tokenizer = tiny_policy()
     replica = copy.deepcopy(policy)
     inner = TransformersEngine(replica, tokenizer, reuse_prefixes=False)
-    engine = ReplicaEngine(inner, policy=policy, replica=replica, movable=movable)
+    engine = FullWeightsEngine(inner, policy=policy, replica=replica, movable=movable)
     return engine, TransformersEngine(policy, tokenizer, reuse_prefixes=False)
 
 

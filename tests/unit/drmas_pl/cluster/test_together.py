@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from drmas_pl.batch import Row
-from drmas_pl.cluster.remote import RemoteGroup
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.cluster.together import update_groups
 from drmas_pl.workers.update import UpdateReport
 
 
-class Group(RemoteGroup):
+class Group(RemotePolicyWorker):
     """Writes down what it is asked and when."""
 
     def __init__(self, name: str, diary: list[str], *, alone: bool) -> None:
@@ -25,11 +25,13 @@ class Group(RemoteGroup):
         yield
         self.diary.append(f"{self.name} sleeps")
 
-    def begin_update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> Callable[[], UpdateReport]:
+    def begin_update(
+        self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int
+    ) -> Callable[[], UpdateReport]:
         self.diary.append(f"{self.name} begins with {sorted(rows)} and {seed}")
         return lambda: self.diary.append(f"{self.name} ends") or UpdateReport(steps=seed)  # type: ignore[func-returns-value]
 
-    def update(self, rows: Mapping[str, Sequence[Row]], *, seed: int) -> UpdateReport:
+    def update(self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
         return self.begin_update(rows, seed=seed)()
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from drmas_pl.batch import TokenBatch
+from drmas_pl.algorithms.token_batch import TokenBatch
 from drmas_pl.data.recorded import (
     RecordedTurns,
     TrajectoryWriter,

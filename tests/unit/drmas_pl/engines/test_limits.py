@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drmas_pl.engines.limits import response_room
+from drmas_pl.engines.limits import remaining_tokens
 from drmas_pl.errors import EngineError
 from drmas_pl.types import GenerationRequest, SamplingParams
 
@@ -19,16 +19,16 @@ def request(prompt: int, cap: int) -> GenerationRequest:
 def test_room_is_the_smaller_of_cap_and_context(
     prompt: int, cap: int, context: int | None, room: int
 ) -> None:
-    assert response_room(request(prompt, cap), context) == room
+    assert remaining_tokens(request(prompt, cap), context) == room
 
 
 def test_no_room_is_refused_with_numbers() -> None:
     with pytest.raises(
         EngineError, match=r"prompt of 7 tokens leaves no room in a context of 7; lower max_prompt_tokens"
     ):
-        response_room(request(7, 5), 7)
+        remaining_tokens(request(7, 5), 7)
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(EngineError, match="empty prompt"):
-        response_room(request(0, 5), None)
+        remaining_tokens(request(0, 5), None)

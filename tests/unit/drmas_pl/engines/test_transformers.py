@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM as Auto
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from drmas_pl.engines.decoding import DecodeBatch
-from drmas_pl.engines.forward import Forward
-from drmas_pl.engines.row_cache import RowCache
+from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
-from drmas_pl.models import load_model
+from drmas_pl.kernels.row_cache import RowCache
+from drmas_pl.models.loading import load_model
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
@@ -129,7 +129,7 @@ def test_the_fast_way_samples_what_the_general_one_does(kind: str, width: int) -
     fast = Auto.from_config(config, attn_implementation="sdpa")
     general = Auto.from_config(copy.deepcopy(config), attn_implementation="eager")
     general.load_state_dict(fast.state_dict())
-    assert Forward(fast).splits_attention and not Forward(general).splits_attention
+    assert ModelRunner(fast).splits_attention and not ModelRunner(general).splits_attention
     # enough steps for weights to be packed
     batch = requests(max_new_tokens=16)
     found, expected = (

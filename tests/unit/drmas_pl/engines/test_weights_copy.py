@@ -104,7 +104,7 @@ def test_sharded_weights_are_refused(model: Any) -> None:
 
 def test_adapters_are_refused(model: Any) -> None:
     pytest.importorskip("peft")
-    from drmas_pl.adapters import LoraSettings, share_base
+    from drmas_pl.models.adapters import LoraSettings, share_base
 
     adapter = share_base(model[0], ["solver"], LoraSettings(rank=2), path="tiny")["solver"]
     with pytest.raises(

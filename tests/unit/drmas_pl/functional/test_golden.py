@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from drmas_pl.algorithms.objective import PolicyObjective
 from drmas_pl.functional import (
     amplification,
     encode,
@@ -25,7 +26,6 @@ from drmas_pl.functional import (
 )
 from drmas_pl.functional.metrics import mean_metrics
 from drmas_pl.functional.scopes import scope_statistics
-from drmas_pl.objective import PolicyObjective
 
 CLOSE = {"atol": 1e-5, "rtol": 0.0}
 FLOAT32_STEP = 2.0**-23

@@ -127,7 +127,7 @@ def test_the_full_logits_never_exist() -> None:
     weight, ids = torch.randn(1000, 8, requires_grad=True), torch.zeros(64, dtype=torch.int64)
     sizes: list[int] = []
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class StageMonitor(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             result = func(*args, **(kwargs or {}))
             sizes.extend(
@@ -137,7 +137,7 @@ def test_the_full_logits_never_exist() -> None:
             )
             return result
 
-    with Watch():
+    with StageMonitor():
         chunked_logprobs(hidden, weight, ids, chunk=100).sum().backward()
     assert max(sizes) == weight.numel() < 64 * 1000
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from drmas_pl.batch import Row, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import BatchError
 from drmas_pl.rollout.batching import build_rows, check_collection
-from drmas_pl.rollout.table import build_table
 from drmas_pl.types import Trajectory, Turn
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 
@@ -19,15 +19,15 @@ FIRST, SECOND = make_tasks(2)
 AGENTS = {"writer": Speaker("writer"), "editor": Speaker("editor")}
 
 
-def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[Row]]:
-    table = build_table([Trajectory(FIRST, 0, tuple(turns), 1.0, "terminated")], AGENTS)
+def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[TrainingRow]]:
+    table = build_turn_batch([Trajectory(FIRST, 0, tuple(turns), 1.0, "terminated")], AGENTS)
     return build_rows(table, torch.tensor(advantages))
 
 
 def test_a_row_holds_the_sampled_ids_and_log_probs_of_its_turn() -> None:
     turn = make_turn("writer", (9, 9, 4))
     (row,) = rows([turn], [0.5])["writer"]
-    assert row == Row(
+    assert row == TrainingRow(
         "writer", turn.prompt_ids, (9, 9, 4), turn.logprobs, 0.5, weights_version=turn.weights_version
     )
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.rollout.filtering import aligned_rows, tasks_with_signal
-from drmas_pl.rollout.table import build_table
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker, make_tasks
 
@@ -23,16 +23,16 @@ def test_a_task_carries_signal_if_the_scores_of_some_agent_differ() -> None:
         *(play("SV", [0.0, 1.0], sample=n, task=LOCAL, local_reward=[0.0, 0.1 * n]) for n in range(2)),
         *(play("V", [float(n)], sample=n, task=CUT, finish_reason=["length"]) for n in range(2)),
     ]
-    assert tasks_with_signal(build_table(played, AGENTS)) == {MIXED.id, LOCAL.id}
+    assert tasks_with_signal(build_turn_batch(played, AGENTS)) == {MIXED.id, LOCAL.id}
 
 
 def test_agents_that_differ_only_from_each_other_carry_no_signal() -> None:
     played = [play("SV", [0.0, 1.0], sample=n, local_reward=[0.0, 0.5]) for n in range(2)]
-    assert tasks_with_signal(build_table(played, AGENTS)) == set()
+    assert tasks_with_signal(build_turn_batch(played, AGENTS)) == set()
 
 
 def test_each_trajectory_trains_equally_many_turns_of_a_named_agent() -> None:
-    table = build_table(
+    table = build_turn_batch(
         [play("SVSSS", [0.0] * 5), play("SV", [0.0] * 2, sample=1), play("V", [0.0], sample=2)], AGENTS
     )
     rows = aligned_rows(table, {"S": 2}, seed=0)
@@ -46,10 +46,10 @@ def test_each_trajectory_trains_equally_many_turns_of_a_named_agent() -> None:
 
 
 def test_turns_that_are_not_trained_are_left_out_of_alignment() -> None:
-    table = build_table([play("SV", [0.0] * 2, finish_reason=["stop", "length"])], AGENTS)
+    table = build_turn_batch([play("SV", [0.0] * 2, finish_reason=["stop", "length"])], AGENTS)
     assert aligned_rows(table, {"V": 3}, seed=0).tolist() == [0]
 
 
 def test_an_unknown_agent_is_refused() -> None:
     with pytest.raises(ValueError, match=r"align_turns must name agents out of \['S', 'V'\], got \['W'\]"):
-        aligned_rows(build_table([], AGENTS), {"W": 1}, seed=0)
+        aligned_rows(build_turn_batch([], AGENTS), {"W": 1}, seed=0)

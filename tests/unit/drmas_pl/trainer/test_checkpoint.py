@@ -20,7 +20,7 @@ from drmas_pl.trainer.checkpoint import (
     save_checkpoint,
 )
 from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from tests.helpers.toy import make_groups
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
@@ -31,16 +31,16 @@ MANIFEST = Manifest(
 
 
 @pytest.fixture
-def groups() -> dict[str, WorkerGroup]:
+def groups() -> dict[str, PolicyWorker]:
     return make_groups(FABRIC)
 
 
 @pytest.fixture
-def saved(groups: dict[str, WorkerGroup], tmp_path: Path) -> Path:
+def saved(groups: dict[str, PolicyWorker], tmp_path: Path) -> Path:
     return save_checkpoint(tmp_path / "checkpoints", groups, MANIFEST)
 
 
-def bias(group: WorkerGroup, value: float) -> None:
+def bias(group: PolicyWorker, value: float) -> None:
     with torch.no_grad():
         next(group.policy.parameters()).fill_(value)
 
@@ -95,7 +95,7 @@ def test_another_format_is_refused(saved: Path) -> None:
 
 
 def test_every_group_gets_its_own_weights_back_in_any_order(
-    groups: dict[str, WorkerGroup], tmp_path: Path
+    groups: dict[str, PolicyWorker], tmp_path: Path
 ) -> None:
     for value, name in enumerate(groups):
         bias(groups[name], value)
@@ -113,7 +113,7 @@ def test_other_agents_or_sharing_are_refused(saved: Path) -> None:
         load_checkpoint(saved, make_groups(FABRIC, sharing="shared"), data=DATA)
 
 
-def test_changed_data_is_refused_unless_allowed(saved: Path, groups: dict[str, WorkerGroup]) -> None:
+def test_changed_data_is_refused_unless_allowed(saved: Path, groups: dict[str, PolicyWorker]) -> None:
     other = {**DATA, "validation": "xyz"}
     with pytest.raises(
         CheckpointError, match=r"validation changed since .* or set trainer.allow_changed_data=true"
@@ -124,7 +124,7 @@ def test_changed_data_is_refused_unless_allowed(saved: Path, groups: dict[str, W
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_damaged_weights_are_refused(saved: Path, groups: dict[str, WorkerGroup], damage: str) -> None:
+def test_damaged_weights_are_refused(saved: Path, groups: dict[str, PolicyWorker], damage: str) -> None:
     file = saved / "groups" / "writer" / "model.safetensors"
     file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="does not fit worker group 'writer'"):
@@ -132,14 +132,14 @@ def test_damaged_weights_are_refused(saved: Path, groups: dict[str, WorkerGroup]
 
 
 def break_second_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    save = WorkerGroup.save
+    save = PolicyWorker.save
 
-    def failing(group: WorkerGroup, folder: Path) -> None:
+    def failing(group: PolicyWorker, folder: Path) -> None:
         save(group, folder)
         if group.name == "editor":
             raise OSError("disk full")
 
-    monkeypatch.setattr(WorkerGroup, "save", failing)
+    monkeypatch.setattr(PolicyWorker, "save", failing)
 
 
 def break_rename(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def break_rename(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [break_second_group, break_rename])
 def test_an_interrupted_write_leaves_the_previous_checkpoint_intact(
     saved: Path,
-    groups: dict[str, WorkerGroup],
+    groups: dict[str, PolicyWorker],
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
@@ -171,7 +171,7 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint_intact(
 
 
 def test_an_interrupted_write_of_the_same_iteration_loses_nothing(
-    saved: Path, groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+    saved: Path, groups: dict[str, PolicyWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rename(monkeypatch)
     with pytest.raises(OSError, match="killed"):
@@ -180,7 +180,9 @@ def test_an_interrupted_write_of_the_same_iteration_loses_nothing(
     assert read_manifest(find_checkpoint(saved.parents[1])).state in ({"idle": 1}, {"idle": 2})
 
 
-def test_a_rewritten_checkpoint_replaces_the_earlier_one(saved: Path, groups: dict[str, WorkerGroup]) -> None:
+def test_a_rewritten_checkpoint_replaces_the_earlier_one(
+    saved: Path, groups: dict[str, PolicyWorker]
+) -> None:
     (saved / "leftover").touch()
     save_checkpoint(saved.parent, groups, replace(MANIFEST, state={"idle": 2}))
     assert read_manifest(saved).state == {"idle": 2} and not (saved / "leftover").exists()

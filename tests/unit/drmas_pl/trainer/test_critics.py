@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueRow
+from drmas_pl.algorithms.credit_rules import CreditRule, ReturnToGo, TeamReward
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
+from drmas_pl.algorithms.gae_estimator import GaeEstimator
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.errors import ConfigError
-from drmas_pl.rollout.credit import CreditRule, ReturnToGo, TeamReward
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.gae import GaeEstimator
-from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.models.value_head import ValueRow
 from drmas_pl.trainer.critics import check_critics, critic_metrics, judged, teach, warmup
-from drmas_pl.workers.critic import CriticReport, CriticSettings
-from drmas_pl.workers.group import GroupSettings
+from drmas_pl.workers.critic import CriticReport, ValueWorkerSettings
+from drmas_pl.workers.group import PolicyWorkerSettings
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 
@@ -28,10 +28,10 @@ class Counter:
 
     def __init__(self, *agents: str, warmup: int = 0) -> None:
         self.agents = frozenset(agents)
-        self.settings = CriticSettings(warmup=warmup)
+        self.settings = ValueWorkerSettings(warmup=warmup)
         self.taught: list[tuple[list[ValueRow], int]] = []
 
-    def values(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         return [
             tuple(float(len(row.prompt_ids) + place) for place in range(len(row.response_ids)))
             for row in rows
@@ -47,14 +47,14 @@ class Group:
 
     def __init__(self, *agents: str, trainable: bool = True) -> None:
         self.agents = dict.fromkeys(agents)
-        self.settings = GroupSettings(trainable=trainable)
+        self.settings = PolicyWorkerSettings(trainable=trainable)
 
 
 @pytest.fixture
-def table() -> TurnTable:
+def table() -> TurnBatch:
     agents: dict[str, Agent] = {name: Speaker(name, on_truncated="mask") for name in "SVW"}
     lengths = [(3, 4), (3,), (3, 4, 5), (3,)]
-    return build_table(
+    return build_turn_batch(
         [
             play(
                 "SVSW",
@@ -68,7 +68,7 @@ def table() -> TurnTable:
     )
 
 
-def test_trained_turns_are_judged_by_their_agents_critic(table: TurnTable) -> None:
+def test_trained_turns_are_judged_by_their_agents_critic(table: TurnBatch) -> None:
     critics: Any = {"one": Counter("S", "V")}
     assert judged(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), ())
     critics["two"] = Counter("W")
@@ -76,7 +76,7 @@ def test_trained_turns_are_judged_by_their_agents_critic(table: TurnTable) -> No
     assert judged(table, {}) is table
 
 
-def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnTable) -> None:
+def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnBatch) -> None:
     critics: Any = {"one": Counter("S", "V"), "two": Counter("W")}
     known = judged(table, critics)
     advantage = GaeEstimator(whitening="none")(known)
@@ -95,7 +95,7 @@ def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnTable) ->
     assert teach(known, advantage, {}, seed=7) == critic_metrics({}) == {}
 
 
-def test_critics_cannot_learn_from_advantages_of_turns(table: TurnTable) -> None:
+def test_critics_cannot_learn_from_advantages_of_turns(table: TurnBatch) -> None:
     critics: Any = {"one": Counter("S")}
     with pytest.raises(
         ConfigError, match="critic 'one' needs returns to learn from; let the estimator give TokenAdvantages"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.algorithms.baseline_estimators import LeaveOneOut
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.parsing import Parsed
-from drmas_pl.rollout.baselines import LeaveOneOut
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
-from drmas_pl.rollout.table import build_table
 from drmas_pl.trainer.diagnosis import Diagnosis, diagnose
 from drmas_pl.types import Task, Trajectory, Turn
 from tests.helpers.toy import Speaker, make_turn
@@ -41,7 +41,7 @@ def found(
     samples: int = 4,
 ) -> list[Diagnosis]:
     estimator = estimator or GroupNormalizer()
-    table = build_table(trajectories, {name: Speaker(name) for name in NAMES})
+    table = build_turn_batch(trajectories, {name: Speaker(name) for name in NAMES})
     return list(
         diagnose(
             table,
@@ -194,7 +194,7 @@ def test_signal_of_frozen_agents_alone_is_none() -> None:
 
 
 def test_advantages_of_tokens_are_signal_too() -> None:
-    table = build_table(play([(1.0, 1.0)]), {name: Speaker(name) for name in NAMES})
+    table = build_turn_batch(play([(1.0, 1.0)]), {name: Speaker(name) for name in NAMES})
     mask = torch.ones(len(table), 2, dtype=torch.bool)
     for value, expected in ((0.5, 0), (0.0, 1)):
         tokens = TokenAdvantages(torch.full(mask.shape, value), torch.zeros(mask.shape), mask)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.algorithms.baseline_estimators import BestOfK, LeaveOneOut, RoleBaseline
+from drmas_pl.algorithms.composite import Inherited, Standardized
+from drmas_pl.algorithms.credit_rules import ReturnToGo, TeamFuture, TeamReward, ZeroSum
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import ConfigError
-from drmas_pl.rollout.baselines import BestOfK, LeaveOneOut, RoleBaseline
-from drmas_pl.rollout.credit import ReturnToGo, TeamFuture, TeamReward, ZeroSum
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.table import build_table
-from drmas_pl.rollout.wrappers import Inherited, Standardized
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.workers.update import UpdateSettings
@@ -133,5 +133,5 @@ def test_everything_that_is_fatal_is_said_at_once() -> None:
 
 def test_as_many_attempts_as_samples_teach_nothing_indeed() -> None:
     played = [play("S", [float(n == 0)], sample=n, success=n == 0) for n in range(4)]
-    table = build_table(played, {"S": Speaker("S")})
+    table = build_turn_batch(played, {"S": Speaker("S")})
     assert not torch.as_tensor(BestOfK(k=4)(table)).any() and torch.as_tensor(BestOfK(k=3)(table)).all()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from drmas_pl.algorithms.estimators import GroupNormalizer
+from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.errors import ConfigError
 from drmas_pl.parsing import Parsed
-from drmas_pl.rollout.estimators import GroupNormalizer
-from drmas_pl.rollout.table import TurnTable, build_table
 from drmas_pl.trainer.metrics import (
     collection_metrics,
     health_metrics,
@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def random_table() -> TurnTable:
+def random_table() -> TurnBatch:
     """Four samples of five tasks with random rewards, unequal calls and penalties."""
     generator = torch.Generator().manual_seed(2)
     trajectories = []
@@ -49,7 +49,7 @@ def random_table() -> TurnTable:
                 *[make_turn("editor", parsed=parsed) for _ in range(1 + round(calls * 2))],
             ]
             trajectories.append(Trajectory(task, sample, tuple(turns), reward, "terminated"))
-    return build_table(
+    return build_turn_batch(
         trajectories, {"writer": Speaker("writer"), "editor": Speaker("editor", invalid_penalty=0.4)}
     )
 
@@ -96,7 +96,7 @@ def test_amplification_counts_groups_of_one_as_the_rule_says(rule: Any) -> None:
         for task, given in zip(make_tasks(4), rewards)
         for sample, reward in enumerate(given)
     ]
-    table = build_table(trajectories, {"writer": Speaker("writer")})
+    table = build_turn_batch(trajectories, {"writer": Speaker("writer")})
     estimator = GroupNormalizer(ddof=0, eps=0.0, singleton=rule)
     metrics = signal_metrics(table, estimator(table), estimator.scopes)
     squares = estimator(table).double().square()
@@ -128,7 +128,10 @@ def test_groups_without_signal_are_counted_per_agent() -> None:
     trajectories.append(
         Trajectory(make_tasks(5)[4], 0, (make_turn("writer"), make_turn("editor")), 1.0, "terminated")
     )
-    table, estimator = build_table(trajectories, {name: Speaker(name) for name in NAMES}), GroupNormalizer()
+    table, estimator = (
+        build_turn_batch(trajectories, {name: Speaker(name) for name in NAMES}),
+        GroupNormalizer(),
+    )
     metrics = {**signal_metrics(table, estimator(table), estimator.scopes), **health_metrics(table)}
     writer = {name.rpartition("/")[2]: value for name, value in metrics.items() if "/writer/" in name}
     assert writer["no_signal"] == pytest.approx(7 / 9)
@@ -142,7 +145,7 @@ def test_groups_without_signal_are_counted_per_agent() -> None:
 
 
 def test_an_empty_table_has_no_signal_metrics() -> None:
-    assert signal_metrics(build_table([], {}), torch.zeros(0), GroupNormalizer().scopes) == {}
+    assert signal_metrics(build_turn_batch([], {}), torch.zeros(0), GroupNormalizer().scopes) == {}
 
 
 @pytest.fixture

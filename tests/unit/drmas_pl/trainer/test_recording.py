@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from drmas_pl.rollout.estimators import TokenAdvantages
-from drmas_pl.rollout.table import build_table
+from drmas_pl.algorithms.estimators import TokenAdvantages
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.trainer.recording import with_advantages
 from drmas_pl.types import Trajectory
 from tests.helpers.toy import Speaker, make_tasks, make_turn
@@ -20,7 +20,7 @@ def test_each_turn_gets_its_own_advantage_and_turns_that_were_not_trained_none()
         Trajectory(task, 0, (make_turn("writer"), make_turn("editor"), make_turn("writer")), 1.0, outcome)
         for task, outcome in zip(make_tasks(3), ("terminated", "failed", "truncated"))
     ]
-    table = build_table(trajectories, toy_agents())
+    table = build_turn_batch(trajectories, toy_agents())
     kept = table.take(torch.tensor([0, 1, 2]))  # the third task is not trained on
     kept.credit[1] = float("nan")
     advantage = torch.tensor([0.5, 9.0, -0.25])
@@ -35,7 +35,7 @@ def test_each_turn_gets_its_own_advantage_and_turns_that_were_not_trained_none()
 
 def test_advantages_of_tokens_are_averaged_over_the_turn() -> None:
     trajectory = Trajectory(make_tasks(1)[0], 0, (make_turn("writer"),), 1.0, "terminated")
-    table, grid = build_table([trajectory], toy_agents()), torch.tensor([[0.5, 1.0, 0.0]])
+    table, grid = build_turn_batch([trajectory], toy_agents()), torch.tensor([[0.5, 1.0, 0.0]])
     advantage = TokenAdvantages(grid, grid, torch.tensor([[True, True, False]]))
     (found,) = with_advantages([trajectory], table, advantage, iteration=1)
     assert found.turns[0].advantage == 0.75

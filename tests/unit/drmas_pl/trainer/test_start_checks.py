@@ -14,14 +14,14 @@ from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from drmas_pl.agent import Agent
+from drmas_pl.algorithms.composite import Inherited, Standardized
+from drmas_pl.algorithms.credit_rules import ZeroSum
+from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.env import StepResult
 from drmas_pl.errors import ConfigError, StorageError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rollout.collector import Collector
-from drmas_pl.rollout.credit import ZeroSum
-from drmas_pl.rollout.estimators import AdvantageEstimator, GroupNormalizer
-from drmas_pl.rollout.wrappers import Inherited, Standardized
 from drmas_pl.trainer import trainer as trainer_module
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.types import SamplingParams, Task
@@ -298,9 +298,9 @@ def test_a_full_disk_ends_the_run_with_what_could_not_be_written(
     elif what == "the checkpoint":
         monkeypatch.setattr(torch, "save", full)
     elif what == "the summary":
-        monkeypatch.setattr("drmas_pl.trainer.folder.write_atomically", full)
+        monkeypatch.setattr("drmas_pl.trainer.run_directory.write_atomically", full)
     else:
-        monkeypatch.setattr("drmas_pl.trainer.folder.plot_run", full)
+        monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", full)
     trainer = make_trainer(tmp_path, max_iterations=1)
     with pytest.raises(StorageError) as caught:
         trainer.fit(TEAM, make_groups(trainer.fabric), make_data())

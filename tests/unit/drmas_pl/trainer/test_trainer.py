@@ -14,18 +14,18 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
+from drmas_pl.algorithms.baseline_estimators import BestOfK
+from drmas_pl.algorithms.credit_rules import TeamReward
+from drmas_pl.algorithms.estimators import GroupNormalizer
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
-from drmas_pl.rollout.baselines import BestOfK
-from drmas_pl.rollout.credit import TeamReward
-from drmas_pl.rollout.estimators import GroupNormalizer
 from drmas_pl.trainer.manifest import read_manifest
 from drmas_pl.trainer.method import Learner
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.update import UpdateSettings
@@ -39,7 +39,7 @@ def no_curve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Drawing takes longer than everything else here."""
     drawn: list[Any] = []
     monkeypatch.setattr(
-        "drmas_pl.trainer.folder.plot_run", lambda *args, **kwargs: drawn.append((args, kwargs))
+        "drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: drawn.append((args, kwargs))
     )
     return drawn
 
@@ -52,7 +52,7 @@ def fit(
     return trainer
 
 
-def snapshot(groups: Mapping[str, WorkerGroup]) -> dict[str, torch.Tensor]:
+def snapshot(groups: Mapping[str, PolicyWorker]) -> dict[str, torch.Tensor]:
     return {
         name: torch.cat([p.detach().clone().flatten() for p in group.policy.parameters()])
         for name, group in groups.items()

@@ -11,8 +11,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.batch import Row
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.update import UpdateReport
 from tests.helpers.gradients import Rows, flat
 from tests.helpers.toy import make_groups
@@ -24,7 +24,7 @@ def fabric() -> Fabric:
 
 
 @pytest.fixture
-def shared(fabric: Fabric) -> Callable[..., WorkerGroup]:
+def shared(fabric: Fabric) -> Callable[..., PolicyWorker]:
     """Builds one group of writer and editor."""
     return lambda **settings: make_groups(fabric, sharing="shared", **settings)["shared"]
 
@@ -33,7 +33,7 @@ def shared(fabric: Fabric) -> Callable[..., WorkerGroup]:
 def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Tensor, UpdateReport]]:
     """Runs an update and returns the first step's gradient before clipping, with the report."""
 
-    def run(group: WorkerGroup, rows: Mapping[str, Sequence[Row]]) -> tuple[Tensor, UpdateReport]:
+    def run(group: PolicyWorker, rows: Mapping[str, Sequence[TrainingRow]]) -> tuple[Tensor, UpdateReport]:
         seen: list[Tensor] = []
         clip = Fabric.clip_gradients
 
@@ -62,7 +62,7 @@ def rows(fabric: Fabric) -> Rows:
     out: Rows = {}
     for name, agent in group.agents.items():
         plain = [
-            Row(
+            TrainingRow(
                 name,
                 tuple(draw(1, 200) for _ in range(draw(1, 7))),
                 tuple(draw(1, 200) for _ in range(draw(1, 6))),

@@ -13,7 +13,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import CriticGroup, CriticSettings
+from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
 from tests.helpers.toy import Speaker, load
 
 
@@ -28,8 +28,8 @@ def bindings(**changes: dict[str, Any]) -> list[AgentBinding]:
 
 
 def build(
-    fabric: Fabric, sharing: Any = "shared", settings: CriticSettings | None = None, **more: Any
-) -> dict[str, CriticGroup]:
+    fabric: Fabric, sharing: Any = "shared", settings: ValueWorkerSettings | None = None, **more: Any
+) -> dict[str, ValueWorker]:
     iterations, model = more.pop("iterations", 1), more.pop("model", None)
     return build_critics(
         bindings(**more),
@@ -42,7 +42,7 @@ def build(
     )
 
 
-def members(critics: dict[str, CriticGroup]) -> dict[str, list[str]]:
+def members(critics: dict[str, ValueWorker]) -> dict[str, list[str]]:
     return {name: sorted(critic.agents) for name, critic in critics.items()}
 
 
@@ -67,7 +67,7 @@ def test_critics_start_from_a_copy_of_the_agents_model_or_from_another_one(fabri
 
 
 def test_settings_are_every_critics_and_steps_are_counted(fabric: Fabric) -> None:
-    settings = CriticSettings(value_clip=0.5, updates_per_iteration=2, epochs=3)
+    settings = ValueWorkerSettings(value_clip=0.5, updates_per_iteration=2, epochs=3)
     for critic in build(fabric, "per_agent", settings, iterations=10).values():
         assert critic.settings.value_clip == 0.5 and critic.settings.total_steps == 60
 

@@ -13,14 +13,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.batch import Row, collate
-from drmas_pl.critic import ValueModel, ValueRow, response_values
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
 from drmas_pl.errors import CheckpointError, TrainingStopped
+from drmas_pl.models.value_head import ValueModel, ValueRow, response_values
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import CriticGroup, CriticReport, CriticSettings
+from drmas_pl.workers.critic import CriticReport, ValueWorker, ValueWorkerSettings
 
-Build = Callable[..., CriticGroup]
+Build = Callable[..., ValueWorker]
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def build(fabric: Fabric) -> Build:
 
     def make(
         name: str = "shared", layers: int = 2, agents: Sequence[str] = ("writer", "editor"), **settings: Any
-    ) -> CriticGroup:
+    ) -> ValueWorker:
         policy, tokenizer = tiny_policy(seed=1, context_length=128, layers=layers)
-        chosen = CriticSettings(**{"optimizer": OptimizerSettings(lr=1e-2), **settings})
-        return CriticGroup(
+        chosen = ValueWorkerSettings(**{"optimizer": OptimizerSettings(lr=1e-2), **settings})
+        return ValueWorker(
             name,
             model=ValueModel(policy),
             agents=agents,
@@ -57,16 +57,18 @@ def lines() -> list[ValueRow]:
     for _ in range(9):
         prompt, response = ids(1, 7), ids(1, 6)
         values, returns = (tuple(torch.randn(len(response), generator=generator).tolist()) for _ in range(2))
-        out.append(ValueRow(Row("writer", prompt, response, (0.0,) * len(response), 0.0), values, returns))
+        out.append(
+            ValueRow(TrainingRow("writer", prompt, response, (0.0,) * len(response), 0.0), values, returns)
+        )
     return out
 
 
-def weights(critic: CriticGroup) -> Tensor:
+def weights(critic: ValueWorker) -> Tensor:
     return torch.cat([p.detach().clone().flatten() for p in critic.model.parameters()])
 
 
 def steps(
-    critic: CriticGroup, lines: Sequence[ValueRow], monkeypatch: pytest.MonkeyPatch
+    critic: ValueWorker, lines: Sequence[ValueRow], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[Tensor], CriticReport]:
     """Update and return the gradient of every optimizer step, before clipping."""
     seen: list[Tensor] = []
@@ -192,9 +194,9 @@ def test_critics_compute_in_the_runs_precision_and_learn_in_it(lines: list[Value
     found = []
     for each in ("32-true", precision):
         policy, tokenizer = tiny_policy(seed=1, context_length=128)
-        chosen = CriticSettings(optimizer=OptimizerSettings(lr=1e-2))
+        chosen = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2))
         fabric = Fabric(accelerator="cpu", devices=1, precision=each)
-        critic = CriticGroup(
+        critic = ValueWorker(
             "solo",
             model=ValueModel(policy),
             agents=["writer"],
@@ -248,7 +250,7 @@ def test_nothing_to_learn_from_is_no_step(build: Build) -> None:
 
 def test_the_value_loss_falls_and_the_explained_variance_rises(build: Build, lines: list[ValueRow]) -> None:
     # the return is whether an even number was said just before, which the critic has to find out
-    def target(row: Row) -> tuple[float, ...]:
+    def target(row: TrainingRow) -> tuple[float, ...]:
         said = (row.prompt_ids + row.response_ids)[len(row.prompt_ids) - 1 : -1]
         return tuple(float(token % 2 == 0) for token in said)
 
@@ -349,4 +351,4 @@ def test_the_checkpoint_of_another_critic_is_refused(
 )
 def test_settings_are_checked(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CriticSettings(**setting)
+        ValueWorkerSettings(**setting)

@@ -13,28 +13,28 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import CheckpointError, ConfigError, EngineError, LifecycleError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.gradients import Rows
 from tests.helpers.toy import Speaker, load, make_engine, make_groups, make_turn
 
-Build = Callable[..., WorkerGroup]
+Build = Callable[..., PolicyWorker]
 REQUEST = GenerationRequest((5, 6), SamplingParams(max_new_tokens=2), seed=3)
 
 
-def weights(group: WorkerGroup) -> Tensor:
+def weights(group: PolicyWorker) -> Tensor:
     return torch.cat([p.detach().clone().flatten() for p in group.policy.parameters()])
 
 
-def train(group: WorkerGroup, rows: Rows) -> None:
+def train(group: PolicyWorker, rows: Rows) -> None:
     with group.training():
         group.update(rows, seed=1)
 
@@ -121,7 +121,7 @@ def test_agents_leave_out_of_the_text_what_their_engine_stops_at(fabric: Fabric)
 def test_hooks_hang_on_every_transition() -> None:
     policy, tokenizer = load("tiny-1")
     seen: list[tuple[State, State]] = []
-    group = WorkerGroup(
+    group = PolicyWorker(
         "solo",
         policy=policy,
         tokenizer=tokenizer,
@@ -216,7 +216,7 @@ def test_engine_and_reference_compute_in_the_trainers_precision(precision: Any, 
     with group.rollout() as engine:
         done = engine.generate(requests)
     rows = [
-        Row("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, 1.0)
+        TrainingRow("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, 1.0)
         for asked, answer in zip(requests, done)
     ]
     assert group.reference is not None
@@ -254,7 +254,7 @@ def test_a_kl_penalty_in_the_reward_grows_with_the_distance_from_the_reference(s
     writer, editor = group.agents["writer"], group.agents["editor"]
     turn = make_turn("writer", (7, 8))
     logp = group.score(
-        group.policy, [Row("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)], writer
+        group.policy, [TrainingRow("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 0.0)], writer
     )[0]
     same, far = (
         make_turn("writer", (7, 8), logprobs=logp),
@@ -274,7 +274,7 @@ def test_a_policy_that_is_its_reference_pays_exactly_nothing_when_both_are_score
 ) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
 
-    def build(old_logp: Any) -> WorkerGroup:
+    def build(old_logp: Any) -> PolicyWorker:
         groups = make_groups(
             fabric,
             sharing=sharing,
@@ -300,7 +300,7 @@ def test_a_policy_that_is_its_reference_pays_exactly_nothing_when_both_are_score
     if precision != "32-true":
         assert any(build("engine").reward_penalties(writer, turns))
 
-    rows = [Row("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 1.0) for turn in turns]
+    rows = [TrainingRow("writer", turn.prompt_ids, turn.response_ids, turn.logprobs, 1.0) for turn in turns]
     train(group, {"writer": rows})
     moved = group.reward_penalties(writer, turns)
     policy, reference = (
@@ -318,7 +318,7 @@ def test_frozen_weights_keep_no_reference_and_pay_nothing(fabric: Fabric) -> Non
 
 
 @pytest.fixture
-def saved(shared: Build, rows: Rows, tmp_path: Path) -> tuple[WorkerGroup, Path]:
+def saved(shared: Build, rows: Rows, tmp_path: Path) -> tuple[PolicyWorker, Path]:
     """A group after one update, and its folder."""
     group = shared(update=UpdateSettings(updates_per_iteration=2))
     train(group, rows)
@@ -327,7 +327,7 @@ def saved(shared: Build, rows: Rows, tmp_path: Path) -> tuple[WorkerGroup, Path]
 
 
 def test_a_loaded_group_goes_on_like_the_saved_one(
-    saved: tuple[WorkerGroup, Path], shared: Build, rows: Rows
+    saved: tuple[PolicyWorker, Path], shared: Build, rows: Rows
 ) -> None:
     group, folder = saved
     twin = shared(update=UpdateSettings(updates_per_iteration=2))
@@ -339,12 +339,12 @@ def test_a_loaded_group_goes_on_like_the_saved_one(
     assert torch.equal(weights(twin), weights(group)) and twin.steps == group.steps > 2
 
 
-def test_saving_is_quiet(saved: tuple[WorkerGroup, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_saving_is_quiet(saved: tuple[PolicyWorker, Path], capfd: pytest.CaptureFixture[str]) -> None:
     saved[0].save(saved[1])
     assert capfd.readouterr() == ("", "")
 
 
-def test_optimizer_state_is_kept_by_parameter_name(saved: tuple[WorkerGroup, Path]) -> None:
+def test_optimizer_state_is_kept_by_parameter_name(saved: tuple[PolicyWorker, Path]) -> None:
     group, folder = saved
     state = torch.load(folder / "optimizer.pt", weights_only=True)
     assert set(state) == {name for name, _ in group.policy.named_parameters()}
@@ -367,7 +367,7 @@ def cut(path: Path) -> None:
     "damage", [Path.unlink, cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)]
 )
 def test_damaged_files_are_checkpoint_errors(
-    saved: tuple[WorkerGroup, Path], shared: Build, name: str, damage: Callable[[Path], None]
+    saved: tuple[PolicyWorker, Path], shared: Build, name: str, damage: Callable[[Path], None]
 ) -> None:
     _, folder = saved
     damage(folder / name)
@@ -376,7 +376,7 @@ def test_damaged_files_are_checkpoint_errors(
 
 
 def test_weights_and_optimizer_state_of_another_model_are_refused(
-    saved: tuple[WorkerGroup, Path],
+    saved: tuple[PolicyWorker, Path],
     fabric: Fabric,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,

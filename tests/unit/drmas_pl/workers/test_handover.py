@@ -11,8 +11,8 @@ from lightning.fabric import Fabric
 from drmas_pl.cluster.together import update_groups
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import EngineError
-from drmas_pl.workers.group import WorkerGroup
-from drmas_pl.workers.handover import Handover
+from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.handover import BackgroundWeightSync
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.update import UpdateReport, UpdateSettings
 from tests.helpers.toy import make_groups
@@ -41,47 +41,49 @@ def served(group: str, policy: Any, tokenizer: Any) -> Engine:
 
 
 @pytest.fixture
-def groups(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> dict[str, WorkerGroup]:
+def groups(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> dict[str, PolicyWorker]:
     """Groups whose updates change nothing but the version."""
 
-    def update(group: WorkerGroup, *args: Any, **kwargs: Any) -> UpdateReport:
+    def update(group: PolicyWorker, *args: Any, **kwargs: Any) -> UpdateReport:
         group.weights_version += 1
         return UpdateReport(steps=1)
 
-    monkeypatch.setattr(WorkerGroup, "update", update)
+    monkeypatch.setattr(PolicyWorker, "update", update)
     return make_groups(fabric, engine=served)
 
 
-def learn(groups: dict[str, WorkerGroup], *, idle: bool = True) -> None:
-    with Handover(idle=idle) as handover:
+def learn(groups: dict[str, PolicyWorker], *, idle: bool = True) -> None:
+    with BackgroundWeightSync(idle=idle) as handover:
         update_groups(list(groups.values()), {}, SEEDS, learnt=handover.begin)
 
 
 def test_one_groups_weights_travel_while_the_next_learns(
-    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+    groups: dict[str, PolicyWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learns, arrived = threading.Event(), threading.Event()
     writer, editor = groups["writer"], groups["editor"]
-    sync, update = writer.engine.sync, WorkerGroup.update
+    sync, update = writer.engine.sync, PolicyWorker.update
 
     def syncing(version: int) -> None:
         assert learns.wait(30) and writer.state is State.ROLLOUT
         sync(version)
         arrived.set()
 
-    def updating(group: WorkerGroup, *args: Any, **kwargs: Any) -> UpdateReport:
+    def updating(group: PolicyWorker, *args: Any, **kwargs: Any) -> UpdateReport:
         if group is editor:
             learns.set()
             assert arrived.wait(30)
         return update(group, *args, **kwargs)
 
     monkeypatch.setattr(writer.engine, "sync", syncing)
-    monkeypatch.setattr(WorkerGroup, "update", updating)
+    monkeypatch.setattr(PolicyWorker, "update", updating)
     learn(groups)
     assert {group.state for group in groups.values()} == {State.ASLEEP}
 
 
-def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(groups: dict[str, WorkerGroup]) -> None:
+def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(
+    groups: dict[str, PolicyWorker],
+) -> None:
     for _ in range(3):
         learn(groups)
         for group in groups.values():
@@ -94,15 +96,15 @@ def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(groups: di
         assert group.sync_seconds > 0
 
 
-def test_a_group_that_has_not_changed_is_left_alone(groups: dict[str, WorkerGroup]) -> None:
-    with Handover(idle=True) as handover:
+def test_a_group_that_has_not_changed_is_left_alone(groups: dict[str, PolicyWorker]) -> None:
+    with BackgroundWeightSync(idle=True) as handover:
         handover.begin(groups["writer"])
     assert groups["writer"].engine.threads == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("reason", ["busy", "no weights of its own", "offload"])
 def test_otherwise_new_weights_wait_for_the_next_rollout(
-    groups: dict[str, WorkerGroup], fabric: Fabric, reason: str
+    groups: dict[str, PolicyWorker], fabric: Fabric, reason: str
 ) -> None:
     if reason == "offload":
         groups = make_groups(fabric, engine=served, update=UpdateSettings(offload="optimizer"))
@@ -116,7 +118,7 @@ def test_otherwise_new_weights_wait_for_the_next_rollout(
 
 
 def test_a_failure_ends_the_update_after_all_groups_have_learnt(
-    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+    groups: dict[str, PolicyWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(version: int) -> None:
         raise EngineError("on purpose")
@@ -128,13 +130,13 @@ def test_a_failure_ends_the_update_after_all_groups_have_learnt(
 
 
 def test_an_error_while_groups_learn_is_not_hidden(
-    groups: dict[str, WorkerGroup], monkeypatch: pytest.MonkeyPatch
+    groups: dict[str, PolicyWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(version: int) -> None:
         raise EngineError("less important")
 
     monkeypatch.setattr(groups["writer"].engine, "sync", fail)
     groups["writer"].weights_version = 1
-    with pytest.raises(ZeroDivisionError), Handover(idle=True) as handover:
+    with pytest.raises(ZeroDivisionError), BackgroundWeightSync(idle=True) as handover:
         handover.begin(groups["writer"])
         raise ZeroDivisionError

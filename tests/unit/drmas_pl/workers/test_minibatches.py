@@ -10,24 +10,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from drmas_pl.batch import Row
-from drmas_pl.objective import PolicyObjective
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.algorithms.objective import PolicyObjective
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.minibatches import loss_divisors
 from drmas_pl.workers.update import UpdateReport, UpdateSettings
 from tests.helpers.gradients import Rows, oracle
 from tests.helpers.toy import Speaker
 
-Build = Callable[..., WorkerGroup]
+Build = Callable[..., PolicyWorker]
 Capture = Callable[..., tuple[Tensor, UpdateReport]]
 AGGREGATIONS = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length"]
 
 
-def row(agent: str, length: int, weight: float = 1.0) -> Row:
-    return Row(agent, (1,), (2,) * length, (-1.0,) * length, weight, weight=weight)
+def row(agent: str, length: int, weight: float = 1.0) -> TrainingRow:
+    return TrainingRow(agent, (1,), (2,) * length, (-1.0,) * length, weight, weight=weight)
 
 
-def divisors(weight: Any, rows: list[Row], aggregation: Any = "token-mean") -> dict[str, float]:
+def divisors(weight: Any, rows: list[TrainingRow], aggregation: Any = "token-mean") -> dict[str, float]:
     length = 10 if aggregation == "fixed-length" else None
     objective = PolicyObjective(aggregation=aggregation, fixed_length=length)
     return loss_divisors({name: Speaker(name, objective=objective) for name in ("a", "b", "c")}, rows, weight)
@@ -86,7 +86,7 @@ def unequal(rows: Rows) -> Rows:
     return {"writer": rows["writer"], "editor": [rows["editor"][2]]}
 
 
-def mean_gradient(rows: list[Row], group: WorkerGroup) -> Tensor:
+def mean_gradient(rows: list[TrainingRow], group: PolicyWorker) -> Tensor:
     return oracle(group, rows) / sum(len(one.response_ids) for one in rows)
 
 

@@ -11,14 +11,14 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
 
-from drmas_pl.batch import Row
-from drmas_pl.critic import ValueModel, ValueRow
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.kernels.packed_forward import packs
+from drmas_pl.models.value_head import ValueModel, ValueRow
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.packed.forward import packs
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.types import GenerationRequest, SamplingParams
-from drmas_pl.workers.critic import CriticGroup, CriticSettings
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation, random_layers, ready_to_learn
 from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.toy import make_groups
@@ -51,14 +51,14 @@ def mixtral() -> Any:
 
 def build(
     policy: nn.Module, monkeypatch: pytest.MonkeyPatch, agent: dict[str, Any] | None = None, **update: Any
-) -> WorkerGroup:
+) -> PolicyWorker:
     monkeypatch.setattr("tests.helpers.toy.load", lambda name: (policy, TOKENIZER))
     fabric = Fabric(accelerator="cpu", devices=1)
     settings = UpdateSettings(mismatch_alarm=1e-3, **update)
     return make_groups(fabric, names=("writer",), update=settings, agent=agent)["writer"]
 
 
-def play(group: WorkerGroup) -> list[Row]:
+def play(group: PolicyWorker) -> list[TrainingRow]:
     """Sample rows with signal from a group's engine."""
     requests = [
         GenerationRequest((5, 6, 7 + seed % 2), SamplingParams(max_new_tokens=6), seed=seed)
@@ -67,12 +67,12 @@ def play(group: WorkerGroup) -> list[Row]:
     with group.rollout() as engine:
         done = engine.generate(requests)
     return [
-        Row("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, (-1.0) ** index)
+        TrainingRow("writer", asked.prompt_ids, answer.token_ids, answer.logprobs, (-1.0) ** index)
         for index, (asked, answer) in enumerate(zip(requests, done))
     ]
 
 
-def learn(group: WorkerGroup) -> dict[str, float]:
+def learn(group: PolicyWorker) -> dict[str, float]:
     rows = play(group)
     with group.training():
         return group.update({"writer": rows}, seed=0).agents["writer"]
@@ -173,8 +173,8 @@ def test_a_critic_learns_without_dropout(monkeypatch: pytest.MonkeyPatch) -> Non
         rates = {name: dropout for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")}
         model = ValueModel(gpt2(**rates))
         nn.init.constant_(model.weight, 0.1)
-        settings = CriticSettings(OptimizerSettings(lr=1e-3))
-        critic = CriticGroup(
+        settings = ValueWorkerSettings(OptimizerSettings(lr=1e-3))
+        critic = ValueWorker(
             "c",
             model=model,
             agents=["writer"],
@@ -182,7 +182,7 @@ def test_a_critic_learns_without_dropout(monkeypatch: pytest.MonkeyPatch) -> Non
             fabric=Fabric(accelerator="cpu", devices=1),
             settings=settings,
         )
-        row = Row("writer", (5, 6), (7, 8), (-1.0, -1.0), 0.0)
+        row = TrainingRow("writer", (5, 6), (7, 8), (-1.0, -1.0), 0.0)
         report = critic.update([ValueRow(row, critic.values([row])[0], (1.0, -1.0))], seed=0)
         return report.metrics["grad_norm"]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from drmas_pl.batch import Row, collate
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.ranks import deal, deal_batches, gather_lists, masked_like, merge_over_ranks
 from tests.helpers.toy import make_groups
 
@@ -21,16 +21,18 @@ def test_everything_is_dealt_once_and_evenly(count: int, ranks: int) -> None:
 
 
 @pytest.fixture
-def group(fabric: Fabric) -> WorkerGroup:
+def group(fabric: Fabric) -> PolicyWorker:
     return make_groups(fabric, agent={"objective": {"kl_coef": 0.1, "entropy_coef": 0.1}})["writer"]
 
 
 @pytest.mark.parametrize("by_token", [False, True])
 def test_a_stand_in_has_a_backward_but_no_gradient_and_counts_nothing(
-    group: WorkerGroup, by_token: bool
+    group: PolicyWorker, by_token: bool
 ) -> None:
     tokens = (0.5, -0.5) if by_token else None
-    row = Row("writer", (5, 6), (7, 8), (-1.0, -2.0), 1.0, ref_logp=(-1.0, -1.5), token_advantage=tokens)
+    row = TrainingRow(
+        "writer", (5, 6), (7, 8), (-1.0, -2.0), 1.0, ref_logp=(-1.0, -1.5), token_advantage=tokens
+    )
     batch = collate([row], pad_id=0, denominator=2.0)
     out = group.agents["writer"].training_step(masked_like(batch))
     loss = out.pop("loss")
@@ -41,7 +43,7 @@ def test_a_stand_in_has_a_backward_but_no_gradient_and_counts_nothing(
 
 
 def test_one_rank_keeps_everything(fabric: Fabric) -> None:
-    batches = [collate([Row("writer", (5,), (7,), (-1.0,), 1.0)], pad_id=0, denominator=1.0)]
+    batches = [collate([TrainingRow("writer", (5,), (7,), (-1.0,), 1.0)], pad_id=0, denominator=1.0)]
     metrics = {"tokens": torch.tensor(1.0)}
     assert deal_batches(batches, fabric) == batches and deal_batches([], fabric) == []
     assert merge_over_ranks(metrics, fabric) is metrics and gather_lists([1, 2], fabric) == [[1, 2]]

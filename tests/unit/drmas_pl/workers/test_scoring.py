@@ -9,14 +9,14 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from drmas_pl.batch import Row, collate
-from drmas_pl.packed.layout import MIN_SAVED, pack_rows
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.kernels.packed_layout import MIN_SAVED, pack_rows
 from drmas_pl.testing import tiny_policy
 from drmas_pl.workers.scoring import chunk_by_beginning, chunk_by_tokens, chunk_rows, score_rows
 from tests.helpers.wide import branching_rows, wide_policy
 
 
-def computed(rows: Sequence[Row]) -> int:
+def computed(rows: Sequence[TrainingRow]) -> int:
     return pack_rows(collate(rows, pad_id=0, denominator=1.0)).input_ids.shape[1]
 
 
@@ -36,7 +36,7 @@ def test_chunks_depend_on_content_alone_and_keep_beginnings_together() -> None:
     rows = branching_rows(1, prompts=3)
     shuffled = random.Random(0).sample(rows, len(rows))
 
-    def content(source: Sequence[Row]) -> list[list[Row]]:
+    def content(source: Sequence[TrainingRow]) -> list[list[TrainingRow]]:
         return [[source[index] for index in chunk] for chunk in chunk_by_beginning(source, 150)]
 
     assert content(rows) == content(shuffled)

@@ -8,10 +8,10 @@ import pytest
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.precision import MixedPrecision
 
-from drmas_pl.critic import ValueModel
 from drmas_pl.errors import ConfigError
+from drmas_pl.models.value_head import ValueModel
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import CriticGroup
+from drmas_pl.workers.critic import ValueWorker
 from drmas_pl.workers.strategies import check_precision
 from tests.helpers.toy import make_groups
 
@@ -38,4 +38,4 @@ def test_groups_and_critics_refuse_to_learn_in_it_wherever_they_are() -> None:
     with group.rollout() as engine:
         assert engine.generate([]) == []
     with pytest.raises(ConfigError, match=REFUSED):
-        CriticGroup("c", model=ValueModel(tiny_policy()[0]), agents=["writer"], pad_id=0, fabric=fabric)
+        ValueWorker("c", model=ValueModel(tiny_policy()[0]), agents=["writer"], pad_id=0, fabric=fabric)

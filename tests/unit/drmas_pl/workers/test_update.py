@@ -16,27 +16,27 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.batch import Row
+from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rollout.batching import build_rows
-from drmas_pl.rollout.table import build_table
 from drmas_pl.types import Task, Trajectory
-from drmas_pl.workers.group import WorkerGroup
+from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.minibatches import split_rows
 from drmas_pl.workers.update import UpdateReport, UpdateSettings
 from tests.helpers.gradients import Rows, flat, oracle
 from tests.helpers.toy import make_groups, make_turn
 
-Build = Callable[..., WorkerGroup]
+Build = Callable[..., PolicyWorker]
 Capture = Callable[..., tuple[Tensor, UpdateReport]]
 
 
-def every(rows: Rows) -> list[Row]:
+def every(rows: Rows) -> list[TrainingRow]:
     return [row for own in rows.values() for row in own]
 
 
-def tokens(rows: list[Row]) -> int:
+def tokens(rows: list[TrainingRow]) -> int:
     return sum(len(row.response_ids) for row in rows)
 
 
@@ -44,7 +44,7 @@ def close(first: Tensor, second: Tensor) -> None:
     torch.testing.assert_close(first, second, atol=3e-6, rtol=3e-6)
 
 
-def train(group: WorkerGroup, rows: Rows, seed: int = 1) -> UpdateReport:
+def train(group: PolicyWorker, rows: Rows, seed: int = 1) -> UpdateReport:
     with group.training():
         return group.update(rows, seed=seed)
 
@@ -101,14 +101,14 @@ def test_merged_rows_have_the_gradient_of_the_rows_they_stand_for(
 def test_turns_merged_for_training_have_the_gradient_of_all_of_them(shared: Build, capture: Capture) -> None:
     turns = [make_turn("writer", (7, 8))] * 4 + [make_turn("writer", (7, 9)), make_turn("editor", (5,))]
     advantages = [1.0, 0.5, -2.0, 0.0, 1.5, -1.0]
-    table = build_table(
+    table = build_turn_batch(
         [Trajectory(Task("t", "?"), 0, tuple(turns), 1.0, "terminated")], dict(shared().agents)
     )
     merged = build_rows(table, torch.tensor(advantages))
     apart: Rows = {}
     for turn, value in zip(turns, advantages):
         apart.setdefault(turn.agent, []).append(
-            Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value)
+            TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, value)
         )
     assert (len(merged["writer"]), len(apart["writer"])) == (4, 5)
     close(capture(shared(), merged)[0], capture(shared(), apart)[0])
@@ -184,7 +184,7 @@ def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
     def batches(seed: int) -> list[list[int]]:
         seen: list[list[int]] = []
 
-        def step(group: WorkerGroup, minibatch: list[Row], progress: object) -> None:
+        def step(group: PolicyWorker, minibatch: list[TrainingRow], progress: object) -> None:
             seen.append([everything.index(row) for row in minibatch])
 
         monkeypatch.setattr("drmas_pl.workers.update._step", step)
@@ -209,7 +209,7 @@ def test_the_rate_follows_the_schedule_step_by_step(shared: Build, rows: Rows) -
 def test_the_schedule_goes_on_where_no_step_is_made(
     shared: Build, rows: Rows, tmp_path: Path, kind: str
 ) -> None:
-    def build() -> WorkerGroup:
+    def build() -> PolicyWorker:
         optimizer = OptimizerSettings(lr=0.1, schedule="linear")
         return shared(update=UpdateSettings(updates_per_iteration=2), optimizer=optimizer, iterations=4)
 
@@ -332,7 +332,7 @@ def test_recomputed_ratios_are_exactly_one_before_the_first_step(
 def test_a_skipped_step_leaves_the_policy_the_old_one(shared: Build, rows: Rows) -> None:
     update = UpdateSettings(updates_per_iteration=2, old_logp="recompute")
 
-    def highest(everything: list[Row]) -> float:
+    def highest(everything: list[TrainingRow]) -> float:
         report = train(shared(update=update), {"editor": everything[:7], "writer": everything[7:]})
         return max(metrics["ratio_max"] for metrics in report.agents.values())
 
@@ -348,13 +348,13 @@ def test_only_what_is_learnt_from_later_is_recomputed(
     shared: Build, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    score = WorkerGroup.score
+    score = PolicyWorker.score
 
-    def count(group: WorkerGroup, policy: Any, own: list[Row], agent: Any) -> Any:
+    def count(group: PolicyWorker, policy: Any, own: list[TrainingRow], agent: Any) -> Any:
         seen.append(len(own))
         return score(group, policy, own, agent)
 
-    monkeypatch.setattr(WorkerGroup, "score", count)
+    monkeypatch.setattr(PolicyWorker, "score", count)
     for settings, expected in (({}, 0), ({"updates_per_iteration": 2}, 7), ({"epochs": 2}, 14)):
         seen.clear()
         train(shared(update=UpdateSettings(old_logp="recompute", **settings)), rows)

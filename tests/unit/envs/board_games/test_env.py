@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.single import SingleTeam, SolutionActor
-from drmas_pl.checks import check_team
 from drmas_pl.envs.board_games import BoardGameEnv, make_tasks
+from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Task
 from tests.helpers.audits import check_clones, check_contracts, play
 

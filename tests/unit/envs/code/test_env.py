@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 import pytest
 
-from drmas_pl.checks import check_env
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards.code import TestCase
+from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
 PROGRAM = Task(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
-from drmas_pl.checks import check_env
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
 TASK = Task("t", "1 + 2 =", ("3",), "tiny")

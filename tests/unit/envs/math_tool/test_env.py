@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import gymnasium
 import pytest
 
-from drmas_pl.checks import check_env
 from drmas_pl.envs.math_tool import Calculation, MathToolEnv
+from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
 TASK = Task("t", "What is 1/4 + 1/4?", ("1/2",), "tiny")

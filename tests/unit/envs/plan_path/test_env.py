@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.single import SingleTeam, SolutionActor
-from drmas_pl.checks import check_team
 from drmas_pl.envs.plan_path import PlanPathEnv, make_tasks
 from drmas_pl.envs.plan_path.maze import parse_maze, shortest_path
-from drmas_pl.types import Task, View
+from drmas_pl.testing.conformance import check_team
+from drmas_pl.types import Observation, Task
 from tests.helpers.audits import check_clones, check_contracts, play, play_at_random
 
 BOARD = ["A..", ".#.", "..G"]
@@ -120,7 +120,7 @@ def test_nothing_in_the_prompt_can_be_copied_for_reward(template: str) -> None:
     for task in make_tasks(size=20):
         env = PlanPathEnv()
         question = env.reset(options={"task": task})[0]
-        prompt = SolutionActor.templates[template].messages(View(question))[0]["content"]
+        prompt = SolutionActor.templates[template].messages(Observation(question))[0]["content"]
         for text in (prompt, question, *question.split(". "), r"\boxed{}"):
             env.reset(options={"task": task})
             assert env.step(text)[1] < 0

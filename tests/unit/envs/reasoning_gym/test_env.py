@@ -147,7 +147,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_real_tasks_conform_and_accept_their_own_answer(task: str) -> None:
     import gymnasium
 
-    from drmas_pl.checks import check_env
+    from drmas_pl.testing.conformance import check_env
 
     env = gymnasium.make("drmas/ReasoningGym-v0", task=task, size=3).unwrapped
     check_env(env)

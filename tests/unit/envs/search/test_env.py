@@ -11,7 +11,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import drmas_pl.envs.search
-from drmas_pl.checks import check_env as drmas_check_env
 from drmas_pl.envs.search.env import (
     NOT_AN_ACTION,
     NOTHING_FOUND,
@@ -22,6 +21,7 @@ from drmas_pl.envs.search.env import (
 )
 from drmas_pl.errors import RetrievalError, TrainingStopped
 from drmas_pl.retrieval import Passage, Retriever
+from drmas_pl.testing.conformance import check_env as drmas_check_env
 from drmas_pl.types import Task
 
 TASK = Task("t", "Where is Lyon?", ("France", "the French Republic"))

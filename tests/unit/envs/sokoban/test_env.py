@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.single import SingleTeam
-from drmas_pl.checks import check_team
 from drmas_pl.envs.sokoban import SokobanEnv, make_tasks
 from drmas_pl.envs.sokoban.warehouse import parse_warehouse, shortest_solution
+from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Task
 from tests.helpers.audits import check_clones, check_contracts, play, play_at_random
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 from scripts.embedded.math_data import Problem
 from scripts.embedded.math_demonstrator import Habits
 from scripts.embedded.math_warmup import (
@@ -69,11 +69,11 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
     phase = Phase(SLIPPING, 1, learns_slips, 1e-3)
     ids, targets, weights = Writer(tokenizer, random.Random(1)).conversation(PROBLEM, phase)
     first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "-4 bad, 3 ok <verify>reject</verify>"
-    records = (Record("solver", "solution", first), Record("verifier", "critique", critique))
+    records = (Message("solver", "solution", first), Message("verifier", "critique", critique))
     prompts = [
-        COMPACT_SOLVER.text(View(QUESTION)),
-        COMPACT_VERIFIER.text(View(QUESTION, records[:1])),
-        COMPACT_SOLVER.text(View(QUESTION, records)),
+        COMPACT_SOLVER.text(Observation(QUESTION)),
+        COMPACT_VERIFIER.text(Observation(QUESTION, records[:1])),
+        COMPACT_SOLVER.text(Observation(QUESTION, records)),
     ]
     for prompt, said in zip(prompts, (first, critique, first), strict=True):
         start = len(tokenizer.encode(prompt))

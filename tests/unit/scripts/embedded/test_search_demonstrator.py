@@ -11,7 +11,7 @@ from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.search import embedded_search
 from drmas_pl.retrieval.corpus import Corpus
-from drmas_pl.types import Record, View
+from drmas_pl.types import Message, Observation
 from scripts.embedded.search_demonstrator import (
     PERFECT,
     Atlas,
@@ -77,8 +77,9 @@ def test_each_probability_governs_its_own_state(
     task = next(task for task in read_tasks("embedded:search/validation") if task.metadata["hops"] == hops)
     chain = atlas.chain(task)
     shown = "\n".join(line for line, fact in atlas.lines.items() if fact in chain[:known])
-    view = View(
-        task.question, (Record("env", "information", f"<information>{shown}</information>"),) if shown else ()
+    view = Observation(
+        task.question,
+        (Message("env", "information", f"<information>{shown}</information>"),) if shown else (),
     )
     right = Demonstrator(atlas, PERFECT, random.Random(0)).speak(role, view, chain)
     wrong = Demonstrator(atlas, replace(PERFECT, **{kind: 1.0}), random.Random(0)).speak(role, view, chain)
@@ -102,10 +103,12 @@ def test_player_decides_the_course_and_teacher_what_is_learnt(atlas: Atlas, team
 
 def test_disguise_renames_consistently_and_touches_nothing_else() -> None:
     history = (
-        Record("search", "query", "Guinea-Bissau phone code"),
-        Record("env", "information", "Guinea: 1, not 1-268."),
+        Message("search", "query", "Guinea-Bissau phone code"),
+        Message("env", "information", "Guinea: 1, not 1-268."),
     )
-    state = State(View("Is Guinea in Guinea-Bissau?", history), {"answer": "Guinea", "verifier": "no"}, 1, 1)
+    state = State(
+        Observation("Is Guinea in Guinea-Bissau?", history), {"answer": "Guinea", "verifier": "no"}, 1, 1
+    )
     got = (
         Disguise(["Xa", "Yo"], ["ri"], random.Random(3))
         .apply(Episode((state,), ("Guinea-Bissau", "Guinea", "1"), 1.0))

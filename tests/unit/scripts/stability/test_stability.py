@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drmas_pl.rollout.table import TurnTable
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from scripts.stability import __main__ as stability
 from scripts.stability import training
 from scripts.stability.frozen import GAPS, play, sweep
@@ -34,7 +34,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def turns() -> tuple[TurnTable, torch.Tensor]:
+def turns() -> tuple[TurnBatch, torch.Tensor]:
     return play(make_data(0, TOY), seed=0, samples=8)
 
 
@@ -71,7 +71,7 @@ def test_spikes_are_relative_to_the_median() -> None:
     assert spike_share([1.0, 2.0, 3.0, 31.0], factor=20.0) == 0.0
 
 
-def test_with_equal_norms_the_sweep_measures_what_is_predicted(turns: tuple[TurnTable, torch.Tensor]) -> None:
+def test_with_equal_norms_the_sweep_measures_what_is_predicted(turns: tuple[TurnBatch, torch.Tensor]) -> None:
     points = sweep(turns[0], torch.ones_like(turns[1]), seed=0)
     assert {(point.gap, point.size) for point in points} == {
         (gap, size) for gap, sizes in GAPS.items() for size in sizes
@@ -80,7 +80,7 @@ def test_with_equal_norms_the_sweep_measures_what_is_predicted(turns: tuple[Turn
         assert point.moments.measured == pytest.approx(point.moments.predicted, rel=1e-3)
 
 
-def test_a_gap_moves_every_normaliser_but_dr_mas(turns: tuple[TurnTable, torch.Tensor]) -> None:
+def test_a_gap_moves_every_normaliser_but_dr_mas(turns: tuple[TurnBatch, torch.Tensor]) -> None:
     points = [point for point in sweep(*turns, seed=0) if point.gap == "price" and point.agent == "backup"]
     measured = {(point.normalizer, point.size): point.moments.measured for point in points}
     assert measured["dr_mas", 10.0] == pytest.approx(measured["dr_mas", 0.0], rel=1e-4)

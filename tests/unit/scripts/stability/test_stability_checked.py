@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.checks import check_team
 from drmas_pl.envs.math import MathEnv
+from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Task
 from scripts.stability.checked import CheckedTeam
 from tests.helpers.toy import EvenEnv

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drmas_pl.agent import Agent
-from drmas_pl.batch import Row, collate
-from drmas_pl.rollout.table import TurnTable, build_table
+from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import Task, Trajectory
 from scripts.stability.moments import NORMALIZERS, SYMBOLS, Probe, measure, score_norms
@@ -23,14 +23,14 @@ def make_agents() -> dict[str, Agent]:
     return {name: Speaker(name).bind(policy, tokenizer) for name in ("writer", "editor")}
 
 
-def make_table(scores: dict[str, list[float]], agents: dict[str, Agent], *, task: str = "t") -> TurnTable:
+def make_table(scores: dict[str, list[float]], agents: dict[str, Agent], *, task: str = "t") -> TurnBatch:
     """Lay out one turn per score, each in a trajectory of its own."""
     turns = [
         make_turn(name, (7, 8 + at), local_reward=score)
         for name, own in scores.items()
         for at, score in enumerate(own)
     ]
-    return build_table(
+    return build_turn_batch(
         [Trajectory(Task(task, "?"), at, (turn,), 0.0, "terminated") for at, turn in enumerate(turns)], agents
     )
 
@@ -94,7 +94,7 @@ def test_score_norms_are_those_of_the_trainers_gradient() -> None:
     for index, turn in enumerate(table.turns):
         agent = agents[turn.agent]
         agent.policy.zero_grad()
-        row = Row(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, advantage=1.0)
+        row = TrainingRow(turn.agent, turn.prompt_ids, turn.response_ids, turn.logprobs, advantage=1.0)
         batch = collate([row], pad_id=agent.tokenizer.pad_token_id, denominator=1.0)
         # on-policy, so that the surrogate's gradient is that of log π
         on_policy = replace(batch, old_logp=agent(batch).detach())

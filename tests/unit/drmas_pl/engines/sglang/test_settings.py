@@ -17,7 +17,7 @@ from drmas_pl.engines.sglang.protocol import read_completion
 from drmas_pl.engines.sglang.residency import Residency
 from drmas_pl.engines.sglang.server import attach
 from drmas_pl.engines.sglang.settings import ServerSettings, launch_flags
-from drmas_pl.engines.sglang.versions import Dialect
+from drmas_pl.engines.sglang.versions import ServerApi
 from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
 from tests.helpers.fake_sglang import FakeSglang
@@ -89,7 +89,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     ],
 )
 def test_versions_differ_where_they_do(version: str, session: bool, rank: str, bits: int) -> None:
-    dialect = Dialect.of(version)
+    dialect = ServerApi.of(version)
     assert (dialect.has_update_session, dialect.rank_field, dialect.seed_bits) == (session, rank, bits)
     assert 0 <= dialect.seed(2**63 - 1) < 2**bits
 
@@ -100,7 +100,7 @@ def test_versions_differ_where_they_do(version: str, session: bool, rank: str, b
 )
 def test_other_versions_are_refused(version: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
-        Dialect.of(version)
+        ServerApi.of(version)
 
 
 def test_the_older_path_of_the_info_is_found_and_a_stranger_refused() -> None:

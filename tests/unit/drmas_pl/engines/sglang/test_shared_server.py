@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from drmas_pl.adapters import AdapterPolicy, LoraSettings, share_base
 from drmas_pl.engines.sglang import keeper as keeping
 from drmas_pl.engines.sglang.assembly import find_keeper
 from drmas_pl.engines.sglang.engine import SglangEngine
@@ -20,6 +19,7 @@ from drmas_pl.engines.sglang.server import Server, attach
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import EngineError
+from drmas_pl.models.adapters import AdapterPolicy, LoraSettings, share_base
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 from tests.helpers.fake_sglang import FakeSglang, cut

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drmas_pl.adapters import LoraSettings, share_base
 from drmas_pl.engines.sglang import streams
 from drmas_pl.engines.sglang.assembly import lora_settings, make_transport
 from drmas_pl.engines.sglang.engine import SglangEngine
@@ -24,6 +23,7 @@ from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.sglang.streams import GroupTransport, TensorTransport, serialize
 from drmas_pl.engines.sglang.weights import checkpoint_weights, has_adapters
 from drmas_pl.errors import EngineError
+from drmas_pl.models.adapters import LoraSettings, share_base
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
 from tests.helpers.fake_sglang import FakeSglang

@@ -18,7 +18,7 @@ from drmas_pl.engines.sglang.weights import (
     has_adapters,
     write_folder,
 )
-from drmas_pl.models import load_model
+from drmas_pl.models.loading import load_model
 from drmas_pl.testing import tiny_policy
 
 

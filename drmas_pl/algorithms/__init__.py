@@ -1,0 +1,1 @@
+"""What is computed from turns: their columns, credit, advantage estimators, the policy objective."""

@@ -1,0 +1,149 @@
+"""Credit rules: what each turn of a team is credited with, before penalties and before any normalisation.
+
+A rule maps a table of all turns to one number per turn; :meth:`Agent.score` then takes the penalty of an unusable turn from it.
+
+Legend: N rows, γ discount, α weight of the team reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from drmas_pl.errors import ConfigError
+from drmas_pl.functional.checks import check_range
+from drmas_pl.functional.credit import mix_rewards, zero_sum_split
+from drmas_pl.functional.grouping import group_ids
+from drmas_pl.functional.returns import discounted_team_future, return_to_go
+
+if TYPE_CHECKING:
+    from drmas_pl.algorithms.turn_batch import TurnBatch
+
+
+class CreditRule(Protocol):
+    """Anything that credits each turn of a table with a number."""
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeamReward:
+    """The trajectory's reward to every turn, plus the turn's own local reward: ``α·team + local``.
+
+    Attributes:
+        alpha: α, at least 0.
+    """
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("alpha", self.alpha, low=0.0)
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        return mix_rewards(table.team, table.local, alpha=self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnToGo:
+    """What the team, and the speaker locally, earn from the turn on; what was paid before it is nobody's merit any more.
+
+    Discounting counts turns, so that of two teammates in one environment step the later one is nearer to the reward.
+
+    Attributes:
+        gamma: γ in [0, 1].
+
+    References:
+        Yuan et al., 2025 (MARSHAL), arXiv:2510.15414.
+    """
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("gamma", self.gamma, low=0.0, high=1.0)
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        team = return_to_go(table.reward, table.trajectory, table.index, gamma=self.gamma)
+        own = return_to_go(
+            table.local, group_ids(table.trajectory, table.agent), table.index, gamma=self.gamma
+        )
+        return (team + own).to(torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamFuture:
+    """The discounted average of what a turn earns itself and of what the team's members earn on average in later environment steps.
+
+    Attributes:
+        gamma: γ in [0, 1].
+
+    References:
+        Park et al., 2025 (MAPoRL), arXiv:2502.18439.
+    """
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("gamma", self.gamma, low=0.0, high=1.0)
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        # the team reward of a step belongs to everybody who spoke in it, not to the last one alone
+        cell = group_ids(table.trajectory, table.step)
+        paid = torch.zeros(int(cell.max()) + 1 if len(table) else 0, dtype=torch.float64).index_add_(
+            0, cell, table.reward
+        )
+        return discounted_team_future(
+            paid[cell] + table.local, table.trajectory, table.step, gamma=self.gamma
+        ).to(torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroSum:
+    """A reward s in [0, 1] to every agent but the critics, who get 1 − s; local rewards come on top.
+
+    Attributes:
+        critics: Names of the agents that play against the others.
+
+    Raises:
+        ValueError: There are no critics, or later, an unknown one, or a reward outside [0, 1].
+
+    References:
+        Xue et al., 2025 (CoMAS), arXiv:2510.08529.
+    """
+
+    critics: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.critics, str) or not self.critics:
+            raise ValueError(
+                f"critics must list at least one agent, got {self.critics!r}; write [verifier] for example"
+            )
+
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return the critics; the team must have them."""
+        return self.critics
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        unknown = [name for name in self.critics if name not in table.names]
+        if unknown:
+            raise ValueError(f"critics must name agents out of {list(table.names)}, got {unknown}")
+        try:
+            solver, critic = zero_sum_split(table.team)
+        except ValueError as error:
+            raise ConfigError(
+                f"credit=zero_sum splits rewards in [0, 1], which this environment does not keep to: {error}; choose another rule"
+            ) from error
+        against = torch.tensor(
+            [table.names[place] in self.critics for place in table.agent.tolist()], dtype=torch.bool
+        )
+        return torch.where(against, critic, solver) + table.local

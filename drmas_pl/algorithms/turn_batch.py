@@ -1,0 +1,188 @@
+"""Turns of a collection as columns, the form in which groups and advantages are computed.
+
+Legend: N rows, one per turn; turns of failed trajectories never become rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from drmas_pl.algorithms.credit_rules import CreditRule, TeamReward
+from drmas_pl.functional.grouping import encode, group_ids
+from drmas_pl.types import Trajectory, Turn
+
+
+class TurnScorer(Protocol):
+    """What a batch asks an agent about each of its turns."""
+
+    def trains_on(self, turn: Turn) -> bool:
+        """Tell whether the agent learns from the turn."""
+
+    def score(self, turn: Turn, credit: float) -> float:
+        """Return the turn's score: its credit less the agent's penalties."""
+
+
+Scope = Literal["task", "agent", "turn", "state", "data_source", "batch"]
+TokenValues = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBatch:
+    """Columns over N turns.
+
+    Attributes:
+        turns: The turns themselves.
+        names: Agent names; ``agent`` indexes them.
+        tasks: Task id of each row.
+        sources: Data source of each row, by name.
+        credit: (N,) float64 what the rule credits the turn with; NaN for turns that are not trained, which no statistic counts.
+        penalty: (N,) float64 what is taken off it: for a turn that cannot be used, and for the KL divergence in the reward.
+        reward: (N,) float64 team reward that the environment paid on the turn.
+        local: (N,) float64 local reward of the turn.
+        team: (N,) float64 reward of the whole trajectory.
+        success: (N,) bool, whether the trajectory solved its task.
+        task: (N,) int64.
+        trajectory: (N,) int64.
+        agent: (N,) int64.
+        index: (N,) int64, position among all turns of the trajectory.
+        turn: (N,) int64, position among the agent's own turns.
+        step: (N,) int64, environment steps before the turn.
+        state: (N,) int64, equal for equal prompts.
+        data_source: (N,) int64.
+        rule: The credit rule, for estimators that judge a turn by another reward than the trajectory's.
+        values: A critic's value of each sampled token, row by row, none for rows that no critic judges; None without critics.
+    """
+
+    turns: tuple[Turn, ...]
+    names: tuple[str, ...]
+    tasks: tuple[str, ...]
+    sources: tuple[str, ...]
+    credit: Tensor
+    penalty: Tensor
+    reward: Tensor
+    local: Tensor
+    team: Tensor
+    success: Tensor
+    task: Tensor
+    trajectory: Tensor
+    agent: Tensor
+    index: Tensor
+    turn: Tensor
+    step: Tensor
+    state: Tensor
+    data_source: Tensor
+    rule: CreditRule
+    values: tuple[TokenValues, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    @property
+    def score(self) -> Tensor:
+        """(N,) float64, what statistics compare: credit minus penalty."""
+        return self.credit - self.penalty
+
+    @property
+    def trained(self) -> Tensor:
+        """(N,) bool, True on rows that enter statistics and loss."""
+        return self.score.isfinite()
+
+    def credited(self, team: Tensor) -> Tensor:
+        """Return (N,) float64: the turns' credit if their trajectory had earned ``team`` (N,); NaN for turns that are not trained.
+
+        Rules that follow the rewards of single turns instead of the trajectory's give the same for every ``team``.
+        """
+        return torch.where(self.trained, self.rule(replace(self, team=team)).to(torch.float64), float("nan"))
+
+    def scope(self, names: Sequence[Scope]) -> Tensor:
+        """Return (N,) group ids of rows that agree in every named column; ``batch`` alone is one group of all rows.
+
+        Raises:
+            ValueError: A name is unknown.
+        """
+        check_scope(names)
+        columns = [getattr(self, name) for name in names if name != "batch"]
+        return group_ids(*columns) if columns else torch.zeros_like(self.task)
+
+    def take(self, rows: Tensor) -> TurnBatch:
+        """Return the table of the rows numbered ``rows`` (M,), in that order; a row may come more than once."""
+        places = rows.tolist()
+        picked: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            if isinstance(column, Tensor):
+                picked[item.name] = column[rows]
+            elif isinstance(column, tuple) and item.name != "names":
+                picked[item.name] = tuple(column[place] for place in places)
+        return replace(self, **picked)
+
+
+def check_scope(names: Sequence[str]) -> None:
+    """Raise ValueError unless ``names`` is a list of one or more column names."""
+    if isinstance(names, str) or not names or any(name not in get_args(Scope) for name in names):
+        raise ValueError(
+            f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example"
+        )
+
+
+def build_turn_batch(
+    trajectories: Sequence[Trajectory], agents: Mapping[str, TurnScorer], *, credit: CreditRule | None = None
+) -> TurnBatch:
+    """Lay out every turn of every trajectory that did not fail.
+
+    Args:
+        trajectories: What was collected.
+        agents: Agents by name; they turn what a turn is credited with into its score.
+        credit: What each turn is credited with; by default the team's reward and its own local one.
+    """
+    used = [
+        (turn, trajectory)
+        for trajectory in trajectories
+        if not trajectory.failed
+        for turn in trajectory.turns
+    ]
+    names = tuple(sorted(agents))
+    place = {name: position for position, name in enumerate(names)}
+    tasks = tuple(trajectory.task.id for _, trajectory in used)
+    sources = tuple(trajectory.task.data_source for _, trajectory in used)
+    table = TurnBatch(
+        turns=tuple(turn for turn, _ in used),
+        names=names,
+        tasks=tasks,
+        sources=sources,
+        credit=torch.zeros(len(used), dtype=torch.float64),
+        penalty=torch.zeros(len(used), dtype=torch.float64),
+        reward=torch.tensor([turn.reward for turn, _ in used], dtype=torch.float64),
+        local=torch.tensor([turn.local_reward for turn, _ in used], dtype=torch.float64),
+        team=torch.tensor([trajectory.reward for _, trajectory in used], dtype=torch.float64),
+        success=torch.tensor([trajectory.success for _, trajectory in used], dtype=torch.bool),
+        task=encode(tasks),
+        trajectory=encode([(trajectory.task.id, trajectory.sample) for _, trajectory in used]),
+        agent=torch.tensor([place[turn.agent] for turn, _ in used], dtype=torch.int64),
+        index=torch.tensor([turn.index for turn, _ in used], dtype=torch.int64),
+        turn=torch.tensor([turn.agent_index for turn, _ in used], dtype=torch.int64),
+        step=torch.tensor([turn.step for turn, _ in used], dtype=torch.int64),
+        state=encode([turn.prompt_hash for turn, _ in used]),
+        data_source=encode(sources),
+        rule=credit or TeamReward(),
+    )
+    return _credit(table, agents)
+
+
+def _credit(table: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:
+    """Fill in credit and penalties."""
+    credit, penalty = [], []
+    for turn, gained in zip(table.turns, table.rule(table).tolist(), strict=True):
+        agent = agents[turn.agent]
+        credit.append(gained if agent.trains_on(turn) else float("nan"))
+        penalty.append(gained - agent.score(turn, gained))
+    return replace(
+        table,
+        credit=torch.tensor(credit, dtype=torch.float64),
+        penalty=torch.tensor(penalty, dtype=torch.float64),
+    )

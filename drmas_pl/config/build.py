@@ -1,0 +1,271 @@
+"""Build the objects of a run from its resolved configuration."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import gymnasium
+import torch
+from lightning.pytorch.callbacks import ProgressBar as LightningBar
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.trainer.states import TrainerStatus
+
+from drmas_pl.cluster.pool import Pool
+from drmas_pl.config.cluster import cluster_critics, cluster_groups, cluster_settings, driver_config
+from drmas_pl.config.construct import build, construct, settings
+from drmas_pl.config.critics import configured_critics, critic_settings, planned_critics
+from drmas_pl.config.engines import build_engine, check_engine_address, engine_sections
+from drmas_pl.config.roles import (
+    SAMPLING,
+    build_binding,
+    check_run_settings,
+    load_named,
+    loaded_models,
+    role_order,
+)
+from drmas_pl.data.module import Split, TaskDataModule
+from drmas_pl.errors import ConfigError
+from drmas_pl.integrations.gymnasium_env import as_text_env
+from drmas_pl.models.adapters import LoraSettings
+from drmas_pl.models.loading import check_model
+from drmas_pl.seeding import derive_seed
+from drmas_pl.team import Team
+from drmas_pl.trainer.critics import Critics
+from drmas_pl.trainer.method import Learner
+from drmas_pl.trainer.progress import ProgressBar
+from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.types import SamplingParams, Task
+from drmas_pl.utils.memory import keep_freed_memory
+from drmas_pl.utils.validation import shown
+from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
+from drmas_pl.workers.contract import Group
+from drmas_pl.workers.schedule import GroupSchedule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything a program needs to train or evaluate."""
+
+    trainer: MultiAgentTrainer
+    team: Team
+    groups: Mapping[str, Group]
+    data: TaskDataModule
+    critics: Critics
+    pool: Pool | None = None
+
+    def close(self) -> None:
+        """Release engines, the processes of groups on a cluster, and the run of W&B."""
+        for group in self.groups.values():
+            group.close()
+        if self.pool is not None:
+            self.pool.close()
+        end_wandb(self.trainer)
+
+
+def end_wandb(trainer: MultiAgentTrainer) -> None:
+    """End the run of W&B, which Lightning leaves open and the next run of a sweep would go on with."""
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish(exit_code=0 if trainer.state.status == TrainerStatus.FINISHED else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The settings that belong to no section."""
+
+    seed: int
+    output_dir: str
+    sharing: Sharing
+    resume: str | None
+    threads: int | None
+
+
+def build_run(
+    config: Mapping[str, Any],
+    *,
+    callbacks: Sequence[Any] = (),
+    splits: Sequence[Split] = ("train", "validation"),
+) -> Run:
+    """Build trainer, team, worker groups and data.
+
+    Args:
+        config: Resolved configuration as plain data.
+        callbacks: Lightning callbacks besides the configured ones.
+        splits: Splits that must hold tasks.
+
+    Raises:
+        ConfigError: A value does not fit what it is for.
+        DataError: A task file is unusable.
+    """
+    run = settings(RunSettings, {item.name: config[item.name] for item in fields(RunSettings)})
+    check_run_settings(config)
+    cluster = cluster_settings(config)
+    warmup = critic_settings(config).warmup if config["critic"] else 0
+    use_threads(run.threads if run.threads is not None else config["model"].get("threads"))
+    torch.manual_seed(derive_seed(run.seed, "build"))
+    env = build_env(config["env"])
+    team = build_team(config["agents"], env)
+    data = build_data(config, env, splits)
+    trainer = build_trainer(config if cluster is None else driver_config(config), callbacks)
+    if trainer.fabric.device.type == "cpu":
+        keep_freed_memory()
+    names = role_order(team, config["agents"]["roles"])
+    models = loaded_models(names, config)
+    if cluster is None:
+        # the files of all models before the weights of the first
+        for path in models:
+            check_model(path)
+    bindings = [build_binding(name, config) for name in names]
+    if "train" in splits:
+        trainer.check_method(
+            [Learner(binding.agent, binding.update) for binding in bindings if binding.trainable]
+        )
+        trainer.check_team(team, data, [binding.agent for binding in bindings])
+    engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))
+    check_engine_address(engines, run.sharing)
+    load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)
+    iterations = trainer.max_iterations - warmup
+    if cluster is not None:
+        plans = plan_groups(
+            bindings, sharing=run.sharing, iterations=iterations, warmup=warmup, schedule=trainer.schedule
+        )
+        judges, load_judge = planned_critics(config, bindings, models, iterations=trainer.max_iterations)
+        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=judges)
+        return Run(
+            trainer,
+            team,
+            remote,
+            data,
+            cluster_critics(config, pool, judges, bindings, load=load_judge),
+            pool,
+        )
+    groups = build_groups(
+        bindings,
+        sharing=run.sharing,
+        fabric=trainer.fabric,
+        load=load,
+        engine=engine,
+        iterations=iterations,
+        warmup=warmup,
+        schedule=trainer.schedule,
+        lora=settings(LoraSettings, config["lora"], "lora"),
+        seed=run.seed,
+    )
+    critics = configured_critics(
+        config, bindings, models, fabric=trainer.fabric, iterations=trainer.max_iterations
+    )
+    return Run(trainer, team, groups, data, critics)
+
+
+def build_env(node: Mapping[str, Any]) -> gymnasium.Env[str, str]:
+    """Build the environment, in a text form if it has none of its own.
+
+    Raises:
+        ConfigError: The target is no Gymnasium environment, or one that cannot be played in text.
+    """
+    env = build(node, "env", skip=("name",))
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"env._target_={node['_target_']} must give a Gymnasium environment, got {shown(env)}; name a class derived from "
+            "drmas_pl.TextEnv or gymnasium.Env"
+        )
+    return as_text_env(env)
+
+
+def build_team(node: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Team:
+    """Build the team around its environment.
+
+    Raises:
+        ConfigError: The target is no team.
+    """
+    team = build(node, "agents", env, skip=("name", "roles"))
+    if not isinstance(team, Team):
+        raise ConfigError(
+            f"agents._target_={node['_target_']} must give a team, got {shown(team)}; name a class derived from drmas_pl.Team"
+        )
+    return team
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch compute with ``count`` CPU threads, or with as many as it likes.
+
+    Raises:
+        ConfigError: ``count`` is below 1.
+    """
+    if count is None:
+        return
+    if count < 1:
+        raise ConfigError(f"threads must be at least 1 or null, got {count}")
+    torch.set_num_threads(count)
+
+
+def build_data(
+    config: Mapping[str, Any], env: gymnasium.Env[str, str], splits: Sequence[Split]
+) -> TaskDataModule:
+    """Build the data module; an environment with tasks of its own plays those where no file is named."""
+    options = dict(config["data"])
+    for split in ("train", "validation", "test"):
+        if isinstance(options[split], Mapping):
+            options[split] = build(options[split], f"data.{split}")
+    own: tuple[Task, ...] = getattr(env.unwrapped, "tasks", ())
+    absent = [split for split in splits if options[split] is None]
+    if own and absent:
+        log.warning(
+            "no data.%s: playing the environment's own %d tasks", " and no data.".join(absent), len(own)
+        )
+        options |= {split: own for split in absent} | {"allow_overlap": True}
+        options["tasks_per_iteration"] = min(options["tasks_per_iteration"], len(own))
+    more = {"seed": config["seed"], "allow_changed_data": config["trainer"]["allow_changed_data"]}
+    data: TaskDataModule = construct(TaskDataModule, {**options, **more}, "data")
+    data.setup()
+    for split in splits:
+        if not data.tasks(split):
+            raise ConfigError(
+                f"data.{split} names no tasks; set it to a JSONL or Parquet file, or to a _target_ that returns tasks"
+            )
+    wanted, count = options["tasks_per_iteration"], len(data.tasks("train"))
+    if "train" in splits and count < wanted:
+        raise ConfigError(f"data.tasks_per_iteration is {wanted}, but there are only {count} training tasks")
+    return data
+
+
+def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiAgentTrainer:
+    """Build the trainer with loggers and configured callbacks."""
+    options = dict(config["trainer"])
+    sampling = {key: config["evaluation"][key] for key in SAMPLING}
+    settings(SamplingParams, sampling, "evaluation")
+    evaluation = {key: value for key, value in config["evaluation"].items() if key not in SAMPLING}
+    rollout = {item.name: config["rollout"][item.name] for item in fields(RolloutSettings)}
+    configured = [
+        build(node, f"trainer.callbacks.{index}") for index, node in enumerate(options.pop("callbacks"))
+    ]
+    objects = {
+        "output_dir": config["output_dir"],
+        "estimator": build(config["advantage"], "advantage"),
+        "credit": build(config["credit"], "credit"),
+        "schedule": settings(GroupSchedule, config["schedule"], "schedule"),
+        "rollout": settings(RolloutSettings, rollout, "rollout"),
+        "evaluation": settings(EvaluationSettings, {**evaluation, "sampling": sampling}, "evaluation"),
+        "seed": config["seed"],
+        "callbacks": (
+            *(callback for callback in callbacks if not _replaced(callback, configured)),
+            *configured,
+        ),
+        "logger": tuple(build(node, f"logger.{name}") for name, node in config["logger"].items()),
+        "hparams": config,
+    }
+    trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
+    return trainer
+
+
+def _replaced(callback: Any, configured: Sequence[Any]) -> bool:
+    """Tell whether a configured progress bar of Lightning takes the place of the shipped one."""
+    return isinstance(callback, ProgressBar) and any(isinstance(item, LightningBar) for item in configured)

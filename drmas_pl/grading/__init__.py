@@ -1,0 +1,1 @@
+"""Whether a mathematical answer equals its reference: reading, normalising and comparing expressions."""

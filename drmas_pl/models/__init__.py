@@ -1,0 +1,1 @@
+"""Language models: loading, adapters, value heads, files in shares, tiny random ones."""

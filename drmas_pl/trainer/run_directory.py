@@ -1,0 +1,100 @@
+"""The run folder: everything a run leaves behind, each file whole at any moment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drmas_pl.trainer.plot import plot_run
+from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.utils.storage import writing
+
+
+class RunDirectory:
+    """Paths and small files of one run; what writes raises :class:`~drmas_pl.errors.StorageError` where it cannot.
+
+    ::
+
+        config.yaml  summary.json  metrics.jsonl  plot.png  failures.log
+        checkpoints/  trajectories/  logs/  skipped/
+
+    Args:
+        path: Folder of the run; created when first written to.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """JSON records of metrics: one per iteration, and one per validation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that goes on with the run, as a shell takes it."""
+        return f"python tools/train.py {shlex.quote(f'resume={self.path}')}"
+
+    @property
+    def failures(self) -> Path:
+        """Tracebacks of trajectories that failed, if any did."""
+        return self.path / "failures.log"
+
+    @property
+    def plot(self) -> Path:
+        """The learning curve."""
+        return self.path / "plot.png"
+
+    def trajectories(self, phase: str, iteration: int) -> Path:
+        """File of the trajectories recorded in one phase."""
+        return self.path / "trajectories" / f"{phase}-{iteration:06d}.jsonl"
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one record."""
+        with writing("the metrics", self.metrics):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return all records, oldest first; a line cut by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        records = []
+        for line in self.metrics.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                continue
+        return records
+
+    def rewind_metrics(self, iteration: int, *, validated: bool) -> None:
+        """Drop records that a run resumed at ``iteration`` will write again: later ones, and its validation unless ``validated``."""
+        kept = [
+            record
+            for record in self.read_metrics()
+            if record["iteration"] < iteration
+            or (record["iteration"] == iteration and (validated or "time/validation" not in record))
+        ]
+        if self.metrics.exists():
+            with writing("the metrics", self.metrics):
+                write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        path = self.path / "summary.json"
+        with writing("the summary", path):
+            write_atomically(path, json.dumps(summary, indent=1) + "\n")
+
+    def draw(self, agents: Sequence[str], title: str) -> None:
+        """Write ``plot.png`` from the recorded metrics."""
+        with writing("the plot", self.plot):
+            plot_run(self.read_metrics(), self.plot, agents=agents, title=title)

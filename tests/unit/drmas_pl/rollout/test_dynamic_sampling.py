@@ -1,0 +1,112 @@
+"""Dynamic sampling: tasks that teach nothing are replaced by others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drmas_pl.errors import CheckpointError
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_and_play, load_drawn, save_drawn
+from drmas_pl.types import Task, Trajectory
+from tests.helpers.toy import make_data, make_tasks, make_turn
+
+TASKS = make_tasks(12)
+USELESS = {task.id for index, task in enumerate(TASKS) if index % 3}
+
+
+def draw(
+    max_draws: int, *, useless: set[str] = USELESS, iteration: int = 0, calls: list[list[str]] | None = None
+) -> RolloutBatch:
+    """Draw four tasks per iteration out of twelve, two thirds of which teach nothing."""
+
+    def play(tasks: Sequence[Task]) -> list[Trajectory]:
+        if calls is not None:
+            calls.append([task.id for task in tasks])
+        return [Trajectory(task, 0, (), 0.0, "terminated") for task in tasks]
+
+    def with_signal(trajectories: Sequence[Trajectory]) -> set[str]:
+        return {trajectory.task.id for trajectory in trajectories} - useless
+
+    data = make_data(train=TASKS, tasks_per_iteration=4)
+    return draw_and_play(data, play, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
+
+
+def test_one_draw_trains_on_what_came() -> None:
+    drawn = draw(1)
+    assert drawn.kept is None and drawn.draws == 1 and len(drawn.tasks) == 4 and drawn.dropped == 0.0
+
+
+def test_tasks_without_signal_are_replaced_until_the_batch_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[list[str]] = []
+    drawn = draw(10, calls=calls)
+    assert drawn.kept == {task.id for task in TASKS} - USELESS and not caplog.records
+    played = [task.id for task in drawn.tasks]
+    assert (
+        len(set(played)) == len(played)
+        and [trajectory.task.id for trajectory in drawn.trajectories] == played
+    )
+    # each draw asks for as many as are missing
+    kept = 0
+    for ids in calls:
+        assert len(ids) == 4 - kept
+        kept += len(set(ids) - USELESS)
+    assert drawn.draws == len(calls) > 1 and drawn.dropped == pytest.approx(1 - 4 / len(played))
+
+
+def test_drawing_again_gives_the_same_tasks() -> None:
+    assert draw(10).tasks == draw(10).tasks != draw(10, iteration=1).tasks
+
+
+def test_the_cap_ends_it_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        drawn = draw(2, useless={task.id for task in TASKS})
+    assert drawn.draws == 2 and drawn.kept == frozenset() and len(drawn.tasks) == 8
+    assert "only 0 of 4 tasks carry signal after 2 draws; raise rollout.max_draws" in caplog.text
+
+
+def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        drawn = draw(50, useless={task.id for task in TASKS[1:]})
+    assert len(drawn.tasks) == 12 and drawn.kept == {TASKS[0].id} and drawn.draws < 50
+    assert "only 1 of 4 tasks" in caplog.text
+
+
+PLAYED = RolloutBatch(
+    (TASKS[0], TASKS[1], TASKS[0]),
+    [
+        Trajectory(task, sample, (make_turn("writer"),), 0.1, "terminated", metrics={"x": 1 / 3})
+        for task in TASKS[:2]
+        for sample in (0, 1)
+    ],
+    frozenset({TASKS[1].id}),
+    3,
+    {"writer": 4},
+)
+
+
+@pytest.mark.parametrize("kept", [PLAYED.kept, None])
+def test_what_was_played_is_read_back_as_it_was(tmp_path: Path, kept: frozenset[str] | None) -> None:
+    drawn = replace(PLAYED, kept=kept)
+    save_drawn(tmp_path, drawn)
+    assert load_drawn(tmp_path, TASKS) == drawn
+
+
+def test_tasks_are_the_runs_own_where_it_has_them(tmp_path: Path) -> None:
+    task = replace(TASKS[0], metadata={"pair": (1, 2)})
+    save_drawn(
+        tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")])
+    )
+    assert load_drawn(tmp_path, [task]).trajectories[0].task is task
+    assert load_drawn(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["drawn.json", "trajectories.jsonl"])
+def test_a_damaged_file_is_an_error(tmp_path: Path, name: str) -> None:
+    save_drawn(tmp_path, PLAYED)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match=r"cannot be read .*; choose another one of the run"):
+        load_drawn(tmp_path, TASKS)
