@@ -11,7 +11,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from drmas_pl.kernels import flex_attention as flex
-from drmas_pl.kernels import forward, tree
+from drmas_pl.kernels import packed_forward as forward
+from drmas_pl.kernels import prefix_tree as tree
 from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.kernels.compiling import compile_layers, compiler_settings
 from drmas_pl.workers.strategies import Parallel

@@ -19,7 +19,7 @@ from drmas_pl.parsing import (
     visible,
 )
 
-CASES = json.loads((Path(__file__).parents[2] / "cases" / "behaviour.json").read_text())["parsing"]
+CASES = json.loads((Path(__file__).parents[3] / "cases" / "behaviour.json").read_text())["parsing"]
 VERIFIER = VerdictGrammar("verify", ("approve", "reject"))
 GRAMMARS: dict[str, Grammar] = {
     "answer": ActionGrammar("answer"),
