@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_scale --out scale.json
 
-Scripted engines answer at once, the world is a counter, and prompts show the last utterance alone, so that a turn costs the same
+Scripted engines answer at once, the environment is a counter, and prompts show the last utterance alone, so that a turn costs the same
 however long its episode is. Play is measured from tasks to trajectories, with prompts rendered and texts tokenised; learn is what lies
 between trajectories and the update: checks, table, advantages, rows and metrics; record is writing the trajectories to a file. Figures
 are CPU seconds on one thread, medians of interleaved repeats; garbage is collected before each part.
@@ -112,7 +112,7 @@ class _Relay(Team):
         again = self.possible_agents if agent == self.possible_agents[-1] else ()
         return Move(again, parsed.action, (Message(agent, "text", parsed.action),))
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
         return tuple(self.history[-2:])
 
 

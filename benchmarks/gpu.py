@@ -47,7 +47,7 @@ SIZES = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
     "3b": (2048, 11008, 36, 16, 2, 151936),
 }
-# tokens that a world answers between two turns
+# tokens that an environment answers between two turns
 ANSWER = 16
 
 

@@ -29,7 +29,7 @@ class Speaker(Agent):
     """Sees the question and what was said."""
 
     grammar = AnyText()
-    templates = {"full": Template(user="{question} {history}", records={"text": "{text}"}, chat=False)}
+    templates = {"full": Template(user="{question} {history}", formats={"text": "{text}"}, chat=False)}
 
 
 def make_prompts(tokenizer: Any, count: int, *, tokens: int, seed: int = 0) -> list[dict[str, str]]:

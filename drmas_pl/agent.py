@@ -126,10 +126,10 @@ class Agent(L.LightningModule):
             raise ConfigError(f"agent {self.name!r}: {error}") from error
         return self
 
-    def render(self, view: Observation) -> Prompt:
+    def render(self, observation: Observation) -> Prompt:
         """Turn what the agent sees into prompt ids within its budget."""
         return self.template.render(
-            view, self.tokenizer, max_tokens=self.max_prompt_tokens, overflow=self.overflow
+            observation, self.tokenizer, max_tokens=self.max_prompt_tokens, overflow=self.overflow
         )
 
     def decode(self, ids: tuple[int, ...]) -> str:
@@ -218,11 +218,11 @@ class Agent(L.LightningModule):
         """Put the policy into training mode, which a stock Trainer leaves to the module; loaded models are in evaluation mode."""
         self.train()
 
-    def demonstration(self, view: Observation, text: str) -> TrainingRow:
+    def demonstration(self, observation: Observation, text: str) -> TrainingRow:
         """Return what the agent should have said in some situation as a training row for supervised fine-tuning.
 
         Args:
-            view: What the agent sees.
+            observation: What the agent sees.
             text: What it should say, with tags such as ``<think>`` as the tokens that they are; what closes a response is added.
 
         Returns:
@@ -231,19 +231,21 @@ class Agent(L.LightningModule):
         self._bound()
         end = closing_id(self.tokenizer, chat=self.template.chat)
         ids = (*self.tokenizer.encode(text, add_special_tokens=False), end)
-        return TrainingRow(self.name, self.render(view).ids, ids, (0.0,) * len(ids), 1.0)
+        return TrainingRow(self.name, self.render(observation).ids, ids, (0.0,) * len(ids), 1.0)
 
     def predict_step(self, batch: list[Observation], batch_idx: int = 0) -> list[str]:
-        """Answer each view greedily and return the texts."""
+        """Answer each observation greedily and return the texts."""
         from drmas_pl.engines.transformers import TransformersEngine
 
         engine = TransformersEngine(cast(Any, self._bound()), self.tokenizer)
         sampling = replace(self.sampling, temperature=0.0)
-        requests = [GenerationRequest(self.render(view).ids, sampling, seed=0) for view in batch]
+        requests = [
+            GenerationRequest(self.render(observation).ids, sampling, seed=0) for observation in batch
+        ]
         return [self.decode(completion.token_ids) for completion in engine.generate(requests)]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move tensors; views hold none, and Lightning's own walk refuses frozen dataclasses."""
+        """Move tensors; observations hold none, and Lightning's own walk refuses frozen dataclasses."""
         return batch.to(device) if isinstance(batch, TokenBatch) else batch
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

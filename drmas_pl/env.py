@@ -1,4 +1,4 @@
-"""The world a team plays in: a Gymnasium environment whose observations and actions are text.
+"""The environment a team plays in: a Gymnasium environment whose observations and actions are text.
 
 An environment knows rules, tools and reward; it knows no agents. Authors subclass :class:`TextEnv` and write two methods,
 ``begin`` and ``act``. Episodes start from a :class:`~drmas_pl.types.Task`, passed through ``reset(options={"task": task})``

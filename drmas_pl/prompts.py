@@ -1,7 +1,7 @@
-"""Prompt templates: from a view to token ids, within a budget that is never exceeded silently.
+"""Prompt templates: from an observation to token ids, within a budget that is never exceeded silently.
 
 Substitution is one pass over the template, so braces in task text are just text. A template with ``chat=True`` goes through the
-tokenizer's chat template; one with ``chat=False`` is a raw prompt for small models without one. What a view brings is data: control
+tokenizer's chat template; one with ``chat=False`` is a raw prompt for small models without one. What an observation brings is data: control
 tokens that stand in it reach the model as text.
 """
 
@@ -69,17 +69,17 @@ class Template:
     Attributes:
         user: Text with the fields ``{question}``, ``{history}``, ``{turn}`` (from 1) and ``{turns_left}``.
         system: Same fields; empty for none.
-        records: Format per record kind with the fields ``{author}``, ``{text}`` and ``{number}`` (from 1 within its kind).
+        formats: Format per kind of message with the fields ``{author}``, ``{text}`` and ``{number}`` (from 1 within its kind).
             Kinds that are not listed are not shown to this role.
         no_history: Text that stands for an empty history.
-        separator: Text between records.
+        separator: Text between messages.
         chat: Whether the prompt goes through the tokenizer's chat template.
         chat_options: Further arguments of ``apply_chat_template``, such as ``enable_thinking``.
     """
 
     user: str
     system: str = ""
-    records: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
     no_history: str = ""
     separator: str = "\n"
     chat: bool = True
@@ -89,16 +89,16 @@ class Template:
         known = {name: "" for name in ("question", "history", "turn", "turns_left")}
         substitute(self.user, known)
         substitute(self.system, known)
-        for text in self.records.values():
+        for text in self.formats.values():
             substitute(text, {name: "" for name in ("author", "text", "number")})
 
-    def messages(self, view: Observation) -> list[ChatMessage]:
-        """Return the chat messages for ``view``."""
-        return self._messages(view, lambda value: value)
+    def messages(self, observation: Observation) -> list[ChatMessage]:
+        """Return the chat messages for ``observation``."""
+        return self._messages(observation, lambda value: value)
 
-    def text(self, view: Observation, tokenizer: Tokenizer | None = None) -> str:
+    def text(self, observation: Observation, tokenizer: Tokenizer | None = None) -> str:
         """Return the prompt as text; needs ``tokenizer`` when the template is a chat."""
-        return self._joined(self.messages(view), tokenizer)
+        return self._joined(self.messages(observation), tokenizer)
 
     def opens_think(self, tokenizer: Tokenizer) -> bool:
         """Tell whether responses begin inside a think part, which the prompt has opened.
@@ -111,27 +111,34 @@ class Template:
         return self.user.rstrip().endswith("<think>")
 
     def render(
-        self, view: Observation, tokenizer: Tokenizer, *, max_tokens: int, overflow: Overflow = "newest"
+        self,
+        observation: Observation,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        overflow: Overflow = "newest",
     ) -> Prompt:
         """Render to at most ``max_tokens`` ids.
 
         Args:
-            view: What the agent may see.
+            observation: What the agent may see.
             tokenizer: Tokenizer of the agent's model.
             max_tokens: Prompt budget, in tokens.
-            overflow: ``newest`` drops the oldest records first; ``both_ends`` cuts tokens out of the middle.
+            overflow: ``newest`` drops the oldest messages first; ``both_ends`` cuts tokens out of the middle.
 
         Raises:
             PromptOverflow: ``newest`` and the question alone exceeds the budget.
         """
-        ids = self._encode(view, tokenizer)
+        ids = self._encode(observation, tokenizer)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), truncated=False)
         if overflow == "both_ends":
             head = max_tokens // 2
             return Prompt(tuple(ids[:head] + ids[len(ids) - (max_tokens - head) :]), truncated=True)
-        for first in range(1, len(view.history) + 1):
-            shorter = Observation(view.question, view.history[first:], view.turn, view.turns_left)
+        for first in range(1, len(observation.history) + 1):
+            shorter = Observation(
+                observation.question, observation.history[first:], observation.turn, observation.turns_left
+            )
             ids = self._encode(shorter, tokenizer)
             if len(ids) <= max_tokens:
                 return Prompt(tuple(ids), truncated=True)
@@ -139,10 +146,10 @@ class Template:
             f"the question alone takes {len(ids)} tokens but max_prompt_tokens is {max_tokens}; raise it or drop overlong tasks"
         )
 
-    def _encode(self, view: Observation, tokenizer: Tokenizer) -> list[int]:
-        """Encode the prompt with what the view brings as text, whatever stands in it."""
+    def _encode(self, observation: Observation, tokenizer: Tokenizer) -> list[int]:
+        """Encode the prompt with what the observation brings as text, whatever stands in it."""
         values: list[str] = []
-        placed = self._messages(view, lambda value: mark(value, values))
+        placed = self._messages(observation, lambda value: mark(value, values))
         filled = [{**message, "content": fill(message["content"], values)} for message in placed]
         control = control_tokens(tokenizer)
         ids = control.encode(
@@ -160,13 +167,13 @@ class Template:
             return "\n".join(message["content"] for message in messages)
         return render_chat(tokenizer, messages, self.chat_options)
 
-    def _messages(self, view: Observation, insert: Callable[[str], str]) -> list[ChatMessage]:
-        """Return the messages, with ``insert`` of everything that the view brings."""
+    def _messages(self, observation: Observation, insert: Callable[[str], str]) -> list[ChatMessage]:
+        """Return the messages, with ``insert`` of everything that the observation brings."""
         values = {
-            "question": insert(view.question),
-            "history": self._history(view.history, insert) or self.no_history,
-            "turn": str(view.turn + 1),
-            "turns_left": "" if view.turns_left is None else str(view.turns_left),
+            "question": insert(observation.question),
+            "history": self._history(observation.history, insert) or self.no_history,
+            "turn": str(observation.turn + 1),
+            "turns_left": "" if observation.turns_left is None else str(observation.turns_left),
         }
         user = {"role": "user", "content": substitute(self.user, values)}
         return (
@@ -176,13 +183,13 @@ class Template:
     def _history(self, history: tuple[Message, ...], insert: Callable[[str], str]) -> str:
         counts: dict[str, int] = {}
         parts = []
-        for record in history:
-            if record.kind in self.records:
-                counts[record.kind] = counts.get(record.kind, 0) + 1
+        for message in history:
+            if message.kind in self.formats:
+                counts[message.kind] = counts.get(message.kind, 0) + 1
                 values = {
-                    "author": insert(record.author),
-                    "text": insert(record.text),
-                    "number": str(counts[record.kind]),
+                    "author": insert(message.author),
+                    "text": insert(message.text),
+                    "number": str(counts[message.kind]),
                 }
-                parts.append(substitute(self.records[record.kind], values))
+                parts.append(substitute(self.formats[message.kind], values))
         return self.separator.join(parts)

@@ -39,7 +39,7 @@ class Move:
     Attributes:
         speakers: Who speaks next, in order; ignored when the episode is over afterwards.
         action: Text for the environment, or None when the environment is not stepped.
-        records: What is added to the history before the environment answers.
+        messages: What is added to the history before the environment answers.
         ends: The team gives up here: the episode terminates without success.
         local_reward: Reward of the utterance itself, given to its author alone.
         metrics: Numbers to be averaged over trajectories; one that has none of a name counts as 0 unless ``metric_info`` says otherwise.
@@ -47,7 +47,7 @@ class Move:
 
     speakers: tuple[str, ...] = ()
     action: str | None = None
-    records: tuple[Message, ...] = ()
+    messages: tuple[Message, ...] = ()
     ends: bool = False
     local_reward: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -57,10 +57,11 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
     """Turns a text environment into a game of several named agents.
 
     Subclasses set ``possible_agents`` and ``grammars`` and implement :meth:`begin` and :meth:`play`; ``metric_info`` describes the
-    numbers in ``Move.metrics`` by name, and ``highlights`` names metrics, of team or world, that deserve a line where a run sums itself up.
+    numbers in ``Move.metrics`` by name, and ``highlights`` names metrics, of team or environment, that deserve a
+    line where a run sums itself up.
 
     Args:
-        env: The world; one that is no text environment is played as a :class:`~drmas_pl.integrations.gymnasium_env.GymnasiumTextEnv`.
+        env: The environment; one that is no text environment is played as a :class:`~drmas_pl.integrations.gymnasium_env.GymnasiumTextEnv`.
         on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
             whatever :meth:`recover` says.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so, before anybody encodes them.
@@ -110,11 +111,11 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         return Move(self.begin(), action="")
 
     def observed(self, observation: str) -> Message:
-        """Turn an observation of the environment into a history record."""
+        """Turn an observation of the environment into a message of the history."""
         return Message("env", "information", observation)
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        """Return the records ``agent`` may see; by default all."""
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return the messages ``agent`` may see; by default all."""
         return tuple(self.history)
 
     @property
@@ -123,14 +124,14 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         return self._queue[0] if self._queue else None
 
     @property
-    def world(self) -> TextEnv:
+    def unwrapped(self) -> TextEnv:
         """The innermost environment."""
-        world = self.env.unwrapped
-        assert isinstance(world, TextEnv)
-        return world
+        env = self.env.unwrapped
+        assert isinstance(env, TextEnv)
+        return env
 
     def declared_metrics(self) -> dict[str, MetricInfo]:
-        """Return what world and team declare about their metrics, by name."""
+        """Return what environment and team declare about their metrics, by name."""
         return {**getattr(self.env.unwrapped, "metric_info", {}), **self.metric_info}
 
     def turns_left(self) -> int | None:
@@ -142,7 +143,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         """Return what ``agent`` sees now."""
         if agent not in self.possible_agents:
             raise ValueError(f"unknown agent {agent!r}; this team has {list(self.possible_agents)}")
-        return Observation(self.question, self.visible(agent), self.turn, self.turns_left())
+        return Observation(self.question, self.visible_messages(agent), self.turn, self.turns_left())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -176,7 +177,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         move = self._decide(agent, parsed)
         name = type(self).__name__
         local_reward = to_number(f"{name}.play: local_reward", move.local_reward)
-        self.history.extend(move.records)
+        self.history.extend(move.messages)
         self._metrics.update(to_metrics(f"{name}.play: metrics", move.metrics))
         observation, reward, terminated, truncated, success = "", 0.0, bool(move.ends), False, False
         if move.action is not None and not move.ends:

@@ -89,7 +89,7 @@ class Observation:
 
     Attributes:
         question: The first observation of the episode.
-        history: Records visible to this agent, oldest first.
+        history: Messages visible to this agent, oldest first.
         turn: Index of the environment turn, from 0.
         turns_left: Environment turns that remain including this one; None when unlimited.
     """

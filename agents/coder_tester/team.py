@@ -34,8 +34,8 @@ class ProgramVerdict(Protocol):
 
 
 @runtime_checkable
-class CodeWorld(Protocol):
-    """A world that runs programs; :class:`drmas_pl.envs.code.CodeEnv` is one."""
+class CodeEnvironment(Protocol):
+    """An environment that runs programs; :class:`drmas_pl.envs.code.CodeEnv` is one."""
 
     def judge(self, text: str) -> ProgramVerdict:
         """Run a program on the gold tests."""
@@ -58,7 +58,7 @@ class CoderTesterTeam(Team):
     """Plays coder → tester → coder … on a programming task.
 
     Args:
-        env: A world that runs programs.
+        env: An environment that runs programs.
         max_rounds: Largest number of programs, at least 1.
         coder_reward: Local reward of the coder for a program that passes all gold tests, in proportion for some of them; at least 0.
         tester_reward: Local reward of the tester for tests that all agree with the task's own solution, in proportion for some of them;
@@ -68,7 +68,7 @@ class CoderTesterTeam(Team):
             tests for a failed check.
 
     Raises:
-        ValueError: An argument is out of its range, or the world cannot run programs.
+        ValueError: An argument is out of its range, or the environment cannot run programs.
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (CODER, TESTER)
@@ -116,9 +116,9 @@ class CoderTesterTeam(Team):
             raise ValueError(
                 f"coder_reward and tester_reward must be at least 0, got {coder_reward} and {tester_reward}"
             )
-        if not isinstance(self.world, CodeWorld):
+        if not isinstance(self.unwrapped, CodeEnvironment):
             raise ValueError(
-                f"coder and tester need a world that runs programs, got {type(self.world).__name__}; choose env=code"
+                f"coder and tester need an environment that runs programs, got {type(self.unwrapped).__name__}; choose env=code"
             )
         self.max_rounds = max_rounds
         self.coder_reward = coder_reward
@@ -139,13 +139,13 @@ class CoderTesterTeam(Team):
             return self._tested(parsed.action)
         self.round += 1
         self.program = parsed.action
-        rate = self._code_world.judge(_fenced(self.program)).pass_rate
+        rate = self._code_env.judge(_fenced(self.program)).pass_rate
         metrics = {"rounds": float(self.round)}
         if self.round == 1:
             metrics["first_pass_rate"] = rate
         return Move(
             (TESTER,),
-            records=(Message(CODER, "program", self.program.strip("\n")),),
+            messages=(Message(CODER, "program", self.program.strip("\n")),),
             local_reward=self.coder_reward * rate,
             metrics=metrics,
         )
@@ -157,20 +157,20 @@ class CoderTesterTeam(Team):
         return self._go_on(passed=False, metrics={"rounds": float(self.round)})
 
     @property
-    def _code_world(self) -> CodeWorld:
-        world = self.world
-        assert isinstance(world, CodeWorld)
-        return world
+    def _code_env(self) -> CodeEnvironment:
+        env = self.unwrapped
+        assert isinstance(env, CodeEnvironment)
+        return env
 
     def _tested(self, text: str) -> Move:
         """Run the program on the tests; reward these by the task's own solution."""
-        world = self._code_world
+        env = self._code_env
         tests = read_tests(text)
-        cases = world.make_cases(tests)
-        agreement = world.agreement(cases, wanted=max(self.tests_wanted, len(tests)))
-        results = world.check(_fenced(self.program), cases)
+        cases = env.make_cases(tests)
+        agreement = env.agreement(cases, wanted=max(self.tests_wanted, len(tests)))
+        results = env.check(_fenced(self.program), cases)
         passed = len(cases) == len(tests) and all(result.passed for result in results)
-        records = (
+        messages = (
             Message(TESTER, "tests", text),
             Message("env", "result", describe_results(cases, results)),
         )
@@ -179,7 +179,7 @@ class CoderTesterTeam(Team):
             metrics["tests_agree"] = agreement
         return self._go_on(
             passed=passed,
-            records=records,
+            messages=messages,
             local_reward=self.tester_reward * (agreement or 0.0),
             metrics=metrics,
         )
@@ -189,7 +189,7 @@ class CoderTesterTeam(Team):
         *,
         passed: bool,
         metrics: Mapping[str, float],
-        records: tuple[Message, ...] = (),
+        messages: tuple[Message, ...] = (),
         local_reward: float = 0.0,
     ) -> Move:
         """Hand the program in if it passed or no round is left; else ask for another one."""
@@ -197,7 +197,7 @@ class CoderTesterTeam(Team):
         return Move(
             () if over else (CODER,),
             action=_fenced(self.program) if over else None,
-            records=records,
+            messages=messages,
             local_reward=local_reward,
             metrics=metrics,
         )

@@ -10,7 +10,7 @@ from typing import Final
 
 from drmas_pl.prompts import Template
 
-_RECORDS: Final = {
+_FORMATS: Final = {
     "program": "[Program {number} by the coder]\n```python\n{text}\n```",
     "tests": "[Tests {number} by the tester]\n{text}",
     "result": "[What became of program and tests {number}]\n{text}",
@@ -26,7 +26,7 @@ CODER: Final = Template(
         " it is. Use nothing but Python's standard library. Finish with the whole program in one block that starts with ```python and ends"
         " with ```."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
@@ -41,20 +41,20 @@ TESTER: Final = Template(
         " <tests> and </tests>, each an object with the keys input and output. For a program both are texts: all that it reads, and all"
         " that it prints. For a function the input is the list of arguments, and the output is the value."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
 
-_COMPACT_RECORDS: Final = {
+_COMPACT_FORMATS: Final = {
     "program": "code: {text}\n",
     "tests": "tests: {text}\n",
     "result": "result: {text}\n",
 }
 
 COMPACT_CODER: Final = Template(
-    user="{question}\n{history}code: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}code: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )
 COMPACT_TESTER: Final = Template(
-    user="{question}\n{history}tests: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}tests: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )

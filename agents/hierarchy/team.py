@@ -28,7 +28,7 @@ class HierarchyTeam(Team):
         on_missing_verdict: What an unusable verdict counts as under ``on_invalid='continue'``: ``reject`` is a *no*.
         on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` lets an unusable query or answer cost a turn.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
-        history_length: Number of latest records shown to each agent; None shows all.
+        history_length: Number of latest messages shown to each agent; None shows all.
 
     Raises:
         ValueError: An argument is outside its choices.
@@ -65,7 +65,7 @@ class HierarchyTeam(Team):
             raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
         if history_length is not None and history_length < 1:
             raise ValueError(
-                f"history_length must be at least 1 record or None for all, got {history_length}"
+                f"history_length must be at least 1 message or None for all, got {history_length}"
             )
         self.last_turn = last_turn
         self.on_missing_verdict = on_missing_verdict
@@ -79,8 +79,8 @@ class HierarchyTeam(Team):
         """Follow a verdict, or send a query or an answer to the environment."""
         if agent == "verifier":
             return self._judged(enough=parsed.verdict == "yes")
-        records = (Message(agent, "query", parsed.action),) if agent == "search" else ()
-        return Move(self.begin(), action=f"<{agent}>{parsed.action}</{agent}>", records=records)
+        messages = (Message(agent, "query", parsed.action),) if agent == "search" else ()
+        return Move(self.begin(), action=f"<{agent}>{parsed.action}</{agent}>", messages=messages)
 
     def recover(self, agent: str, parsed: Parsed) -> Move:
         """Count an unusable verdict as configured; spend a turn on any other unusable utterance."""
@@ -88,8 +88,8 @@ class HierarchyTeam(Team):
             return self._judged(enough=self.on_missing_verdict == "approve")
         return super().recover(agent, parsed)
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest records, in order."""
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return the latest messages, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
     def _judged(self, *, enough: bool) -> Move:

@@ -1,7 +1,7 @@
 """Prompts of the search hierarchy, two per role.
 
 ``full`` is for chat models and spells the job out. ``compact`` is for the tiny embedded model, which learnt these exact strings: the
-question, the records in order, and last the role's tag, so that all prompts of an episode share their beginnings.
+question, the messages in order, and last the role's tag, so that all prompts of an episode share their beginnings.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 from drmas_pl.prompts import Template
 
 NO_EVIDENCE: Final = "(nothing has been searched yet)"
-RECORDS: Final[Mapping[str, str]] = {"query": "<search>{text}</search>", "information": "{text}"}
-COMPACT_RECORDS: Final[Mapping[str, str]] = {"query": "<query>{text}</query>", "information": "{text}"}
+FORMATS: Final[Mapping[str, str]] = {"query": "<search>{text}</search>", "information": "{text}"}
+COMPACT_FORMATS: Final[Mapping[str, str]] = {"query": "<query>{text}</query>", "information": "{text}"}
 
 
 def full(task: str) -> Template:
     """Return a chat template that shows question and evidence, followed by the role's ``task``."""
     return Template(
         user=f"Question: {{question}}\n\nSearches made so far and what they returned:\n{{history}}\n\n{task}",
-        records=RECORDS,
+        formats=FORMATS,
         no_history=NO_EVIDENCE,
     )
 
@@ -33,7 +33,7 @@ def compact(role: str) -> Template:
     'Where is Lyon?<query>Lyon</query><|search|>'
     """
     return Template(
-        user=f"{{question}}{{history}}<|{role}|>", records=COMPACT_RECORDS, separator="", chat=False
+        user=f"{{question}}{{history}}<|{role}|>", formats=COMPACT_FORMATS, separator="", chat=False
     )
 
 

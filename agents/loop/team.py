@@ -53,7 +53,7 @@ JUDGED: Final = {
 
 @runtime_checkable
 class Judge(Protocol):
-    """A world that can grade a solution without ending the episode."""
+    """An environment that can grade a solution without ending the episode."""
 
     def judge(self, text: str) -> Verdict:
         """Grade ``text`` against the current task."""
@@ -63,22 +63,23 @@ class Judge(Protocol):
 class LoopTeam(Team):
     """Plays solver → verifier → solver … on a task with one final action.
 
-    In a world with a ``judge`` metrics tell how good first attempts are. Once the first attempt was reviewed, there is either
+    In an environment with a ``judge`` metrics tell how good first attempts are. Once the first attempt was reviewed, there is either
     ``verifier_approves_correct`` or ``verifier_rejects_wrong``, each only where it has a meaning, so that the mean of the two averages
     is the verifier's balanced accuracy.
 
     Args:
-        env: The world; its action is a solution text.
+        env: The environment; its action is a solution text.
         max_rounds: Largest number of solver turns, at least 1.
         on_missing_verdict: What a review without any verdict counts as, whatever ``on_invalid`` says.
         on_invalid: ``end`` ends the episode without reward. ``continue`` spends a solver's round without a solution, and lets a
             verifier's turn count like a missing verdict.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         call_cost: Team reward given up per utterance, at least 0; it keeps the second round from becoming a habit.
-        verdict_reward: Local reward of the verifier for a verdict that agrees with the judge, at least 0; needs a world with a ``judge``.
+        verdict_reward: Local reward of the verifier for a verdict that agrees with the judge, at least 0; needs an environment with
+            a ``judge``.
 
     Raises:
-        ValueError: An argument is out of its range, or ``verdict_reward`` is set in a world that cannot judge.
+        ValueError: An argument is out of its range, or ``verdict_reward`` is set in an environment that cannot judge.
     """
 
     possible_agents = (SOLVER, VERIFIER)
@@ -106,9 +107,9 @@ class LoopTeam(Team):
             raise ValueError(
                 f"call_cost and verdict_reward must be at least 0, got {call_cost} and {verdict_reward}"
             )
-        if verdict_reward and not isinstance(self.world, Judge):
+        if verdict_reward and not isinstance(self.unwrapped, Judge):
             raise ValueError(
-                f"verdict_reward needs a world with a judge method, got {type(self.world).__name__}; set verdict_reward=0"
+                f"verdict_reward needs an environment with a judge method, got {type(self.unwrapped).__name__}; set verdict_reward=0"
             )
         self.max_rounds = max_rounds
         self.on_missing_verdict: OnMissingVerdict = on_missing_verdict
@@ -116,8 +117,8 @@ class LoopTeam(Team):
         self.verdict_reward = verdict_reward
         self.round = 0
         self.solution = ""
-        if not isinstance(self.world, Judge):
-            self.metric_info = ROUNDS  # type: ignore[misc]  # what can be told of a first attempt depends on the world
+        if not isinstance(self.unwrapped, Judge):
+            self.metric_info = ROUNDS  # type: ignore[misc]  # what can be told of a first attempt depends on the environment
 
     def begin(self) -> tuple[str, ...]:
         """Let the solver start from nothing."""
@@ -141,7 +142,7 @@ class LoopTeam(Team):
         return self._proposed(())
 
     def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one utterance; the reward is the world's minus the cost of the call."""
+        """Play one utterance; the reward is the environment's minus the cost of the call."""
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward - self.call_cost, terminated, truncated, info
 
@@ -151,15 +152,15 @@ class LoopTeam(Team):
             return self.recover(agent, parsed)
         return super()._decide(agent, parsed)
 
-    def _proposed(self, records: tuple[Message, ...]) -> Move:
+    def _proposed(self, messages: tuple[Message, ...]) -> Move:
         """Send the last solution to the environment, any other one to review; without a solution there is nothing to review."""
         metrics = {"rounds": float(self.round)}
         right = self._judge() if self.round == 1 else None
         if right is not None:
             metrics["first_attempt_correct"] = float(right)
         if self.round >= self.max_rounds:
-            return Move(action=self.solution, records=records, metrics=metrics)
-        return Move((VERIFIER if records else SOLVER,), records=records, metrics=metrics)
+            return Move(action=self.solution, messages=messages, metrics=metrics)
+        return Move((VERIFIER if messages else SOLVER,), messages=messages, metrics=metrics)
 
     def _reviewed(self, approves: bool, text: str) -> Move:
         """End with the approved solution, or ask for another one."""
@@ -174,14 +175,14 @@ class LoopTeam(Team):
         return Move(
             () if approves else (SOLVER,),
             action=self.solution if approves else None,
-            records=(Message(VERIFIER, "critique", text),),
+            messages=(Message(VERIFIER, "critique", text),),
             local_reward=local_reward,
             metrics=metrics,
         )
 
     def _judge(self) -> bool | None:
-        """Tell whether the latest solution is right; None where the world cannot say."""
-        world = self.world
-        if not isinstance(world, Judge):
+        """Tell whether the latest solution is right; None where the environment cannot say."""
+        env = self.unwrapped
+        if not isinstance(env, Judge):
             return None
-        return world.judge(self.solution).status == "correct"
+        return env.judge(self.solution).status == "correct"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from drmas_pl.prompts import Template
 
-_RECORDS = {
+_FORMATS = {
     "solution": "[Attempt {number} by the solver]\n{text}",
     "critique": "[Review {number} by the verifier]\n{text}",
 }
@@ -22,7 +22,7 @@ SOLVER = Template(
         "Reason step by step. If there is a review, check each of its objections: repair what is wrong and keep what is right. "
         "State your complete solution, not only the changes, and finish with the final answer in \\boxed{}."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
@@ -36,17 +36,17 @@ VERIFIER = Template(
         "Name the first error that you find, if there is one. "
         "Finish with exactly one verdict: <verify>approve</verify> if the final answer is correct, or <verify>reject</verify> if it is not."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
 
-_COMPACT_RECORDS = {"solution": "solve: {text}\n", "critique": "check: {text}\n"}
+_COMPACT_FORMATS = {"solution": "solve: {text}\n", "critique": "check: {text}\n"}
 
 COMPACT_SOLVER = Template(
-    user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}solve: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )
 
 COMPACT_VERIFIER = Template(
-    user="{question}\n{history}check: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}check: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )

@@ -39,13 +39,13 @@ class ToolAnswer(Protocol):
 
     @property
     def solution(self) -> str:
-        """The answer as the world grades it; empty without one."""
+        """The answer as the environment grades it; empty without one."""
         ...
 
 
 @runtime_checkable
-class ToolWorld(Protocol):
-    """A world that runs programs on the way; :class:`drmas_pl.envs.math_tool.MathToolEnv` is one."""
+class ToolEnvironment(Protocol):
+    """An environment that runs programs on the way; :class:`drmas_pl.envs.math_tool.MathToolEnv` is one."""
 
     def judge(self, text: str) -> Verdict:
         """Grade a solution without ending the episode."""
@@ -64,14 +64,14 @@ class ReasonerToolTeam(Team):
     """Plays reasoner → programmer → reasoner … on a problem with one final answer.
 
     Args:
-        env: A world that runs programs and grades solutions.
+        env: An environment that runs programs and grades solutions.
         max_rounds: Largest number of programs, at least 1.
         reasoner_reward: Local reward of the reasoner for a right solution, at least 0.
         programmer_reward: Local reward of the programmer for a program with the right answer, at least 0.
         on_invalid: ``end`` ends the episode without reward. ``continue`` goes on without a solution, or without an answer of a program.
 
     Raises:
-        ValueError: An argument is out of its range, or the world cannot run programs.
+        ValueError: An argument is out of its range, or the environment cannot run programs.
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (REASONER, PROGRAMMER)
@@ -120,9 +120,9 @@ class ReasonerToolTeam(Team):
             raise ValueError(
                 f"reasoner_reward and programmer_reward must be at least 0, got {reasoner_reward} and {programmer_reward}"
             )
-        if not isinstance(self.world, ToolWorld):
+        if not isinstance(self.unwrapped, ToolEnvironment):
             raise ValueError(
-                f"reasoner and programmer need a world that runs programs, got {type(self.world).__name__}; choose env=math_tool"
+                f"reasoner and programmer need an environment that runs programs, got {type(self.unwrapped).__name__}; choose env=math_tool"
             )
         self.max_rounds = max_rounds
         self.reasoner_reward = reasoner_reward
@@ -144,47 +144,47 @@ class ReasonerToolTeam(Team):
         """Go on without a solution, or without an answer of a program."""
         return self._reasoned("") if agent == REASONER else self._go_on("", agreed=False)
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        """Return all records; the programmer does not see the solution of the round that is being played."""
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return all messages; the programmer does not see the solution of the round that is being played."""
         hidden = agent == PROGRAMMER and bool(self.history) and self.history[-1].kind == "solution"
         return tuple(self.history[:-1] if hidden else self.history)
 
     @property
-    def _tool_world(self) -> ToolWorld:
-        world = self.world
-        assert isinstance(world, ToolWorld)
-        return world
+    def _tool_env(self) -> ToolEnvironment:
+        env = self.unwrapped
+        assert isinstance(env, ToolEnvironment)
+        return env
 
     def _reasoned(self, solution: str) -> Move:
         self.round += 1
         self.solution = solution
-        right = bool(solution) and self._tool_world.judge(solution).status == "correct"
+        right = bool(solution) and self._tool_env.judge(solution).status == "correct"
         metrics = {"rounds": float(self.round)}
         if self.round == 1:
             metrics["reasoner_correct"] = float(right)
         return Move(
             (PROGRAMMER,),
-            records=(Message(REASONER, "solution", solution),) if solution else (),
+            messages=(Message(REASONER, "solution", solution),) if solution else (),
             local_reward=self.reasoner_reward * right,
             metrics=metrics,
         )
 
     def _programmed(self, program: str) -> Move:
-        world = self._tool_world
-        found = world.calculate(f"```python\n{program}\n```")
-        right = bool(found.answer) and world.judge(found.solution).status == "correct"
-        agreed = bool(self.solution) and world.agree(self.solution, found)
+        env = self._tool_env
+        found = env.calculate(f"```python\n{program}\n```")
+        right = bool(found.answer) and env.judge(found.solution).status == "correct"
+        agreed = bool(self.solution) and env.agree(self.solution, found)
         metrics = {"program_failed": float(not found.answer), "agreed": float(agreed)}
         if self.round == 1:
             metrics["program_correct"] = float(right)
-        records = (
+        messages = (
             Message(PROGRAMMER, "program", program.strip("\n")),
             Message("env", "result", found.answer or found.error),
         )
         return self._go_on(
             found.solution,
             agreed=agreed,
-            records=records,
+            messages=messages,
             local_reward=self.programmer_reward * right,
             metrics=metrics,
         )
@@ -194,7 +194,7 @@ class ReasonerToolTeam(Team):
         answer: str,
         *,
         agreed: bool,
-        records: tuple[Message, ...] = (),
+        messages: tuple[Message, ...] = (),
         local_reward: float = 0.0,
         metrics: Mapping[str, float] | None = None,
     ) -> Move:
@@ -203,7 +203,7 @@ class ReasonerToolTeam(Team):
         return Move(
             () if over else (REASONER,),
             action=answer if over else None,
-            records=records,
+            messages=messages,
             local_reward=local_reward,
             metrics=metrics or {"program_failed": 1.0, "agreed": 0.0},
         )

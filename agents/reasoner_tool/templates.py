@@ -9,7 +9,7 @@ from typing import Final
 
 from drmas_pl.prompts import Template
 
-_RECORDS: Final = {
+_FORMATS: Final = {
     "solution": "[Solution {number} by the reasoner]\n{text}",
     "program": "[Program {number} by the programmer]\n```python\n{text}\n```",
     "result": "[What program {number} came to]\n{text}",
@@ -26,7 +26,7 @@ REASONER: Final = Template(
         + "Reason step by step. If there are earlier rounds, find out whose mistake it was. State your complete solution and finish with"
         " the final answer in \\boxed{}."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
@@ -39,20 +39,20 @@ PROGRAMMER: Final = Template(
         " earlier rounds, find out whose mistake it was. The last line that the program prints is taken for the answer, so print the"
         " answer alone, exact where it can be. Finish with the whole program in one block that starts with ```python and ends with ```."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
 
-_COMPACT_RECORDS: Final = {
+_COMPACT_FORMATS: Final = {
     "solution": "solve: {text}\n",
     "program": "code: {text}\n",
     "result": "result: {text}\n",
 }
 
 COMPACT_REASONER: Final = Template(
-    user="{question}\n{history}solve: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}solve: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )
 COMPACT_PROGRAMMER: Final = Template(
-    user="{question}\n{history}code: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}code: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )

@@ -11,7 +11,7 @@ from drmas_pl.parsing import Grammar
 
 
 class Player(Agent):
-    """Writes ``<action>move</action>``; sees what its seat may see."""
+    """Writes ``<action>move</action>``; sees what this player may see."""
 
     grammar: ClassVar[Grammar] = MOVE
     templates = {"full": PLAYER, "compact": COMPACT_PLAYER}

@@ -1,7 +1,7 @@
 """Prompts of a player.
 
-Both seats have the same ones; which seat an agent has, and what it alone may see, stands in a record of its own. What stands between the
-tags is no move of any game.
+Both players have the same ones; which player an agent is, and what it alone may see, stands in a message of its own. What stands between
+the tags is no move of any game.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PLAYER: Final = Template(
         "{question}\n\n{history}\n\n"
         "Think about what you know and what your opponent may do. Finish with exactly one <action>your action</action>."
     ),
-    records={"information": "Now:\n{text}", "private": "{text}"},
+    formats={"information": "Now:\n{text}", "private": "{text}"},
     separator="\n\n",
 )
 
 COMPACT_PLAYER: Final = Template(
     user="{question}\n{history}act: ",
-    records={"information": "{text}\n", "private": "{text}\n"},
+    formats={"information": "{text}\n", "private": "{text}\n"},
     separator="",
     chat=False,
 )

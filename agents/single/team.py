@@ -28,11 +28,11 @@ class SingleTeam(Team):
     r"""Lets one agent act until the environment ends the episode; it sees its own actions and what came back.
 
     Args:
-        env: The world.
+        env: The environment.
         protocol: What the agent may say: a ``solution`` with a ``\boxed{}`` answer, a ``search`` or ``answer`` action, or any ``text``.
         on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` spends an environment turn on it.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
-        history_length: Number of latest records shown; None shows all.
+        history_length: Number of latest messages shown; None shows all.
 
     Raises:
         ValueError: An argument is outside its choices.
@@ -55,7 +55,7 @@ class SingleTeam(Team):
             raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
         if history_length is not None and history_length < 1:
             raise ValueError(
-                f"history_length must be at least 1 record or None for all, got {history_length}"
+                f"history_length must be at least 1 message or None for all, got {history_length}"
             )
         self.grammars = {ACTOR: GRAMMARS[protocol]}  # type: ignore[misc]  # what one agent may say is a setting, not a class
         self.history_length = history_length
@@ -66,8 +66,8 @@ class SingleTeam(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Pass every utterance on to the environment."""
-        return Move(self.begin(), action=parsed.action, records=(Message(agent, "action", parsed.action),))
+        return Move(self.begin(), action=parsed.action, messages=(Message(agent, "action", parsed.action),))
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest records, in order."""
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return the latest messages, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])

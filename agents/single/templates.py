@@ -6,18 +6,18 @@ from typing import Final
 
 from drmas_pl.prompts import Template
 
-_RECORDS: Final = {"action": "{text}", "information": "{text}"}
+_FORMATS: Final = {"action": "{text}", "information": "{text}"}
 
 SOLUTION: Final = Template(
     user=(
         "Problem:\n{question}\n\n{history}Reason step by step, check your result, and finish with the final answer in \\boxed{}."
     ),
-    records={"information": "After your answer number {number}:\n{text}\n\n"},
+    formats={"information": "After your answer number {number}:\n{text}\n\n"},
     separator="",
 )
 
 COMPACT_SOLUTION: Final = Template(
-    user="{question}\n{history}solve: ", records={"information": "{text}\n"}, separator="", chat=False
+    user="{question}\n{history}solve: ", formats={"information": "{text}\n"}, separator="", chat=False
 )
 
 SEARCH: Final = Template(
@@ -28,12 +28,12 @@ SEARCH: Final = Template(
         "First think between <think> and </think> about what is known and what is missing. Then take exactly one action and stop: "
         "<search>your query</search> if a fact is missing, or <answer>your answer</answer> with the answer alone once you know it."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history="(none)",
 )
 
 TEXT: Final = Template(
     user="{question}\n\n{history}",
-    records={"action": "You said:\n{text}", "information": "You were told:\n{text}"},
+    formats={"action": "You said:\n{text}", "information": "You were told:\n{text}"},
     separator="\n\n",
 )

@@ -11,7 +11,7 @@ from drmas_pl.parsing import Grammar
 
 
 class Proposer(Agent):
-    """Writes ``<proposal>moves</proposal>``, which the world tries out on a copy."""
+    """Writes ``<proposal>moves</proposal>``, which the environment tries out on a copy."""
 
     grammar: ClassVar[Grammar] = PROPOSAL
     templates = {"full": TOOL, "compact": COMPACT_TOOL}

@@ -1,8 +1,8 @@
 """A tool agent proposes moves and has them tried out, a planner decides what is played.
 
-Each turn of the world is one utterance of each: the tool agent's proposal is played on a copy of the world, both see what it would lead
-to, and the planner's action is played for good. The tool agent's local reward is what its proposal would have earned, so that it learns
-also where the planner does otherwise; with the rule ``credit=team`` a turn is credited with α · team reward + local reward.
+Each turn of the environment is one utterance of each: the tool agent's proposal is played on a copy of the environment, both see what it
+would lead to, and the planner's action is played for good. The tool agent's local reward is what its proposal would have earned, so that
+it learns also where the planner does otherwise; with the rule ``credit=team`` a turn is credited with α · team reward + local reward.
 
 References:
     Zhao et al., 2025 (AT-GRPO), arXiv:2510.11062 (the two roles, and team reward plus local reward).
@@ -27,8 +27,8 @@ ACTION: Final = ActionGrammar("action")
 
 
 @runtime_checkable
-class Previewing(Protocol):
-    """A world that can tell what an action would lead to."""
+class PreviewEnvironment(Protocol):
+    """An environment that can tell what an action would lead to."""
 
     def preview(self, action: str) -> StepResult:
         """Play ``action`` on a copy."""
@@ -36,18 +36,18 @@ class Previewing(Protocol):
 
 
 class ToolPlannerTeam(Team):
-    """Plays tool → planner → tool … until the world ends the episode.
+    """Plays tool → planner → tool … until the environment ends the episode.
 
     Args:
-        env: A world that can preview actions, such as ``plan_path``, ``sokoban`` and ``sudoku``.
+        env: An environment that can preview actions, such as ``plan_path``, ``sokoban`` and ``sudoku``.
         tool_reward: Weight of what a proposal would have earned in the tool agent's local reward, at least 0.
         illegal_penalty: Taken from the planner's local reward for an action that breaks the rules, at least 0.
         on_invalid: ``end`` gives up at the first unusable utterance. ``continue`` lets the planner decide without a proposal, or spends a
             turn without an action.
-        history_length: Number of latest records shown to each agent; None shows all. A turn makes 4: proposal, check, action, outcome.
+        history_length: Number of latest messages shown to each agent; None shows all. A turn makes 4: proposal, check, action, outcome.
 
     Raises:
-        ValueError: An argument is out of its range, or the world cannot preview actions.
+        ValueError: An argument is out of its range, or the environment cannot preview actions.
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (TOOL, PLANNER)
@@ -83,11 +83,11 @@ class ToolPlannerTeam(Team):
             )
         if history_length is not None and history_length < 1:
             raise ValueError(
-                f"history_length must be at least 1 record or None for all, got {history_length}"
+                f"history_length must be at least 1 message or None for all, got {history_length}"
             )
-        if not isinstance(self.world, Previewing):
+        if not isinstance(self.unwrapped, PreviewEnvironment):
             raise ValueError(
-                f"tool agent and planner need a world with a preview method, got {type(self.world).__name__}; "
+                f"tool agent and planner need an environment with a preview method, got {type(self.unwrapped).__name__}; "
                 "choose env=plan_path, env=sokoban or env=sudoku"
             )
         self.tool_reward = tool_reward
@@ -114,8 +114,8 @@ class ToolPlannerTeam(Team):
             return Move((PLANNER,))
         return Move((TOOL,), action="", local_reward=-self.illegal_penalty)
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest records, in order."""
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return the latest messages, in order."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
     def _proposed(self, proposal: str) -> Move:
@@ -124,7 +124,7 @@ class ToolPlannerTeam(Team):
         self.solving = self.solving or outcome.success
         return Move(
             (PLANNER,),
-            records=(Message(TOOL, "proposal", proposal), Message("env", "check", outcome.observation)),
+            messages=(Message(TOOL, "proposal", proposal), Message("env", "check", outcome.observation)),
             local_reward=self.tool_reward * outcome.reward,
             metrics={"solving_proposal": float(self.solving)},
         )
@@ -138,19 +138,19 @@ class ToolPlannerTeam(Team):
         return Move(
             (TOOL,),
             action=action,
-            records=(Message(PLANNER, "action", action),),
+            messages=(Message(PLANNER, "action", action),),
             local_reward=-self.illegal_penalty * self._breaks_rules(action),
             metrics=metrics,
         )
 
     def _breaks_rules(self, action: str) -> bool:
-        """Tell whether the world would count an action as illegal."""
+        """Tell whether the environment would count an action as illegal."""
         if not self.illegal_penalty:
             return False
         counted = self._preview(action).metrics.get("illegal_actions", 0.0)
         return counted > self._metrics.get("illegal_actions", 0.0)
 
     def _preview(self, action: str) -> StepResult:
-        world = self.world
-        assert isinstance(world, Previewing)
-        return world.preview(action)
+        env = self.unwrapped
+        assert isinstance(env, PreviewEnvironment)
+        return env.preview(action)

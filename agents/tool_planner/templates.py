@@ -1,7 +1,7 @@
 """Prompts of tool agent and planner.
 
 ``full`` is meant for instruction-tuned models and goes through their chat template; ``compact`` is a raw transcript for small models. What
-stands between the tags in these prompts is no move of any world, so that copying it earns nothing.
+stands between the tags in these prompts is no move of any environment, so that copying it earns nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from drmas_pl.prompts import Template
 
-_RECORDS: Final = {
+_FORMATS: Final = {
     "proposal": "[Proposal by the tool agent]\n{text}",
     "check": "[What the proposal would lead to]\n{text}",
     "action": "[Action that was played]\n{text}",
@@ -29,7 +29,7 @@ TOOL: Final = Template(
         _TASK + "Work out the next action from the latest board, step by step and coordinate by coordinate. "
         "Finish with exactly one <proposal>your action</proposal>."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
@@ -41,12 +41,12 @@ PLANNER: Final = Template(
         + "Check the proposal and what it would lead to. Take it over if it is good, repair it if it is not. "
         "Finish with exactly one <action>your action</action>."
     ),
-    records=_RECORDS,
+    formats=_FORMATS,
     no_history=_NOTHING_YET,
     separator="\n\n",
 )
 
-_COMPACT_RECORDS: Final = {
+_COMPACT_FORMATS: Final = {
     "proposal": "propose: <proposal>{text}</proposal>\n",
     "check": "check: {text}\n",
     "action": "act: <action>{text}</action>\n",
@@ -54,9 +54,9 @@ _COMPACT_RECORDS: Final = {
 }
 
 COMPACT_TOOL: Final = Template(
-    user="{question}\n{history}propose: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}propose: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )
 
 COMPACT_PLANNER: Final = Template(
-    user="{question}\n{history}act: ", records=_COMPACT_RECORDS, separator="", chat=False
+    user="{question}\n{history}act: ", formats=_COMPACT_FORMATS, separator="", chat=False
 )

@@ -17,7 +17,7 @@ def evaluation_table(run: Run, result: Evaluation) -> str:
     settings = run.trainer.evaluation
     columns = [f"avg@{settings.samples}", *(f"pass@{k}" for k in settings.pass_at)]
     columns += ["greedy"] if result.greedy is not None else []
-    rows = [[run.team.world.metric, "tasks", *columns]]
+    rows = [[run.team.unwrapped.metric, "tasks", *columns]]
     for source, scores in result.sources.items():
         numbers = [scores.get("sampled"), *(scores.get(f"pass@{k}") for k in settings.pass_at)]
         numbers += [scores.get("greedy")] if result.greedy is not None else []
@@ -49,7 +49,7 @@ def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dic
     """Return everything that is needed to compare this evaluation with another one, or to repeat it."""
     settings, data, config, split = run.trainer.evaluation, run.data, plan.config, plan.request.split
     agents = {name: (group, agent) for group in run.groups.values() for name, agent in group.agents.items()}
-    retriever = getattr(run.team.world, "retriever", None)
+    retriever = getattr(run.team.unwrapped, "retriever", None)
     scores = result.scores()
     return {
         "checkpoint": plan.request.checkpoint,
@@ -69,7 +69,7 @@ def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dic
         "k": settings.samples,
         "seed": run.trainer.seed,
         "grader_version": drmas_pl.__version__,
-        "metric": run.team.world.metric,
+        "metric": run.team.unwrapped.metric,
         f"avg@{settings.samples}": scores.pop("sampled"),
         **{f"pass@{k}": value for k, value in scores.pop("pass_at").items()},
         **scores,

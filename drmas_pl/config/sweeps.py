@@ -93,7 +93,7 @@ def check_metrics(names: str | Sequence[str], team: Team) -> tuple[str, ...]:
 
     Args:
         names: Setting ``sweep_metric``: a logged name, or several for a sweeper with several directions.
-        team: Declares metrics of its own and of its world.
+        team: Declares metrics of its own and of its environment.
 
     Raises:
         ConfigError: A name is none that a run logs.

@@ -41,7 +41,7 @@ from drmas_pl.functional.logprobs import (
     token_logprobs,
 )
 from drmas_pl.functional.ratios import RatioLevel, policy_log_ratio, safe_ratio
-from drmas_pl.functional.returns import discounted_team_future, return_to_go, seat_return_advantage
+from drmas_pl.functional.returns import discounted_team_future, player_return_advantage, return_to_go
 from drmas_pl.functional.running import RunningBaseline
 from drmas_pl.functional.segments import (
     segment_count,
@@ -115,7 +115,7 @@ __all__ = [
     "return_to_go",
     "row_losses",
     "safe_ratio",
-    "seat_return_advantage",
+    "player_return_advantage",
     "segment_count",
     "segment_max",
     "segment_mean",

@@ -24,7 +24,7 @@ def return_to_go(reward: Tensor, trajectory: Tensor, step: Tensor, *, gamma: flo
 
     Args:
         reward: (N,) reward that a row itself earned; a final team reward belongs on one row of the last step.
-        trajectory: (N,) trajectory ids; add the seat to the key for returns per player.
+        trajectory: (N,) trajectory ids; add the player to the key for returns per player.
         step: (N,) index of the turn or environment step, from 0; gaps discount like empty steps.
         gamma: γ in [0, 1].
 
@@ -77,16 +77,16 @@ def discounted_team_future(reward: Tensor, trajectory: Tensor, step: Tensor, *, 
     return ((reward.to(torch.float64) + later) / grid.discount(present, gamma)).to(torch.float32)
 
 
-def seat_return_advantage(
-    reward: Tensor, trajectory: Tensor, step: Tensor, *, seat: Tensor, gamma: float = 1.0, eps: float = 1e-6
+def player_return_advantage(
+    reward: Tensor, trajectory: Tensor, step: Tensor, *, player: Tensor, gamma: float = 1.0, eps: float = 1e-6
 ) -> Tensor:
-    """Normalise each player's return-to-go over all rows of the same (game, seat).
+    """Normalise each player's return-to-go over all rows of the same (game, player).
 
     Args:
         reward: (N,) reward that a row itself earned for its player.
         trajectory: (N,) trajectory ids.
         step: (N,) index of the turn, from 0.
-        seat: (N,) ids of (game, seat).
+        player: (N,) ids of (game, player).
         gamma: γ in [0, 1].
         eps: Added to the standard deviation.
 
@@ -101,12 +101,12 @@ def seat_return_advantage(
 
     Example:
         >>> zero = torch.tensor([0, 0])
-        >>> seat_return_advantage(torch.tensor([1.0, -1.0]), torch.tensor([0, 1]), zero, seat=zero, eps=0.0)
+        >>> player_return_advantage(torch.tensor([1.0, -1.0]), torch.tensor([0, 1]), zero, player=zero, eps=0.0)
         tensor([ 0.7071, -0.7071])
     """
-    check_rows(reward=reward, seat=seat)
-    returns = return_to_go(reward, group_ids(trajectory, seat), step, gamma=gamma)
-    return group_normalize(returns, seat, seat, eps=eps)
+    check_rows(reward=reward, player=player)
+    returns = return_to_go(reward, group_ids(trajectory, player), step, gamma=gamma)
+    return group_normalize(returns, player, player, eps=eps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Role-conditioned advantages: a running mean per (game, seat) as the baseline, usable with one sample per task.
+"""Role-conditioned advantages: a running mean per (game, player) as the baseline, usable with one sample per task.
 
 Legend: N rows, C entries (rows of one trajectory and key), K keys, b baseline, d decay.
 """
@@ -50,7 +50,7 @@ class RunningBaseline:
 
         Args:
             score: (N,) scores; non-finite rows get 0 and update nothing.
-            key: (N,) ids of (game, seat) that mean the same in every call; ids beyond K start at 0.
+            key: (N,) ids of (game, player) that mean the same in every call; ids beyond K start at 0.
             entry: (N,) trajectory ids: the rows of one trajectory and key are averaged to one entry, which updates once.
                 ``None`` makes every row an entry.
 

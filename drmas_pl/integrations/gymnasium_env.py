@@ -76,7 +76,7 @@ class GymnasiumTextEnv(TextEnv):
         super().__init__(own)
         self.env, self._name = env, type(env.unwrapped).__name__
         self.success_reward, self.max_turns = success_reward, max_turns
-        # what the world inside calls success, if it has a word for it
+        # what the environment inside calls success, if it has a word for it
         self.metric = getattr(env.unwrapped, "metric", type(self).metric)  # type: ignore[misc]
         self._describe, self._read = observation_to_text, text_to_action
         self._check_space("observation", _describes, type(self).observation_to_text, observation_to_text)

@@ -91,7 +91,7 @@ def check_team(
 
     Args:
         team: The team around its environment; its state is lost.
-        script: What an agent says, from its name and view; by default utterances that its grammar accepts.
+        script: What an agent says, from its name and observation; by default utterances that its grammar accepts.
         task: What to play; by default one of the environment's own tasks.
         episodes: Number of episodes in which junk is mixed in at random.
         max_turns: Utterances within which every episode must end.
@@ -299,12 +299,17 @@ class _Suite:
         _expect(_is_finite(local), f"{self.name}: info['local_reward']", "a finite float", local)
         for agent in agents:
             try:
-                view: Any = team.observe(agent)
+                observation: Any = team.observe(agent)
             except Exception as error:
                 raise CheckFailed(
-                    f"{self.name}.observe({agent!r}): expected a Observation, got {type(error).__name__}: {error}"
+                    f"{self.name}.observe({agent!r}): expected an Observation, got {type(error).__name__}: {error}"
                 ) from error
-            _expect(isinstance(view, Observation), f"{self.name}.observe({agent!r})", "a Observation", view)
+            _expect(
+                isinstance(observation, Observation),
+                f"{self.name}.observe({agent!r})",
+                "an Observation",
+                observation,
+            )
 
     def check_episode(self, player: Player) -> None:
         """Every episode ends, and the same actions lead to the same episode."""
@@ -331,10 +336,10 @@ class _Suite:
 
     def check_clones(self, player: Player, junk: Player) -> None:
         """Neither a clone nor its original notices what happens to the other."""
-        world = self.game.unwrapped
+        env = self.game.unwrapped
         _expect(
-            callable(getattr(world, "clone", None)),
-            f"{type(world).__name__}.clone",
+            callable(getattr(env, "clone", None)),
+            f"{type(env).__name__}.clone",
             "a method; tree sampling stands on it",
             "none",
         )
@@ -360,13 +365,11 @@ class _Suite:
 
     def check_shared(self) -> None:
         """Declared heavy resources exist and are the same objects in a clone."""
-        world: Any = self.game.unwrapped
+        env: Any = self.game.unwrapped
         twin: Any = _clone(self.game).unwrapped
-        for attribute in sorted(getattr(world, "shared", ())):
-            _expect(
-                hasattr(world, attribute), f"{self.name}.shared", "names of existing attributes", attribute
-            )
-            same = getattr(twin, attribute) is getattr(world, attribute)
+        for attribute in sorted(getattr(env, "shared", ())):
+            _expect(hasattr(env, attribute), f"{self.name}.shared", "names of existing attributes", attribute)
+            same = getattr(twin, attribute) is getattr(env, attribute)
             _expect(same, f"{self.name}.clone: {attribute}, declared as shared,", "the same object", "a copy")
 
     def play(self, player: Player) -> list[tuple[Any, ...]]:
@@ -381,11 +384,11 @@ class _Suite:
         seen: list[tuple[Any, ...]] = []
         for step in range(first, self.limit if stop is None else stop):
             observation, reward, terminated, truncated, info = self.step(player(game, step), game=game)
-            views = (
+            observations = (
                 tuple(game.observe(agent) for agent in game.possible_agents) if isinstance(game, Team) else ()
             )
             seen.append(
-                (observation, reward, terminated, truncated, info["success"], info.get("agent"), views)
+                (observation, reward, terminated, truncated, info["success"], info.get("agent"), observations)
             )
             if terminated or truncated:
                 break

@@ -168,7 +168,7 @@ class RunState:
         """
         first, last = (self.evaluations[0], self.evaluations[-1]) if self.evaluations else ({}, {})
         return {
-            "metric": team.world.metric,
+            "metric": team.unwrapped.metric,
             "logged_before": first.get("logged", {}),
             "logged_after": last.get("logged", {}),
             "before": first.get("sampled"),

@@ -1,4 +1,4 @@
-"""Games of two seats for self-play: tic-tac-toe and Kuhn poker."""
+"""Games of two players for self-play: tic-tac-toe and Kuhn poker."""
 
 from drmas_pl.envs.board_games.env import BoardGameEnv, make_tasks
 

@@ -1,7 +1,7 @@
-"""Games of two seats: both played by a team, or one of them by a scripted player.
+"""Games of two players: both played by a team, or one of them by a scripted opponent.
 
-Place in the data flow: the world knows seats, not agents. A team such as ``self_play`` gives each seat to an agent and shows it what its
-seat may see; with a scripted opponent any team of one plays the other seat.
+Place in the data flow: the environment knows players, not agents. A team such as ``self_play`` makes each agent one of the players and
+shows it what this player may see; with a scripted opponent any team of one is the other player.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.envs.board_games.game import SEATS, GameState, uniform
+from drmas_pl.envs.board_games.game import PLAYERS, GameState, uniform
 from drmas_pl.envs.board_games.kuhn import CARDS, deal
 from drmas_pl.envs.board_games.tictactoe import draw_opening, play_opening
 from drmas_pl.envs.planning import read_action
@@ -21,7 +21,7 @@ from drmas_pl.types import MetricInfo, Task
 
 Game = Literal["tictactoe", "kuhn"]
 Opponent = Literal["random", "optimal"]
-Seat = Literal["first", "second"]
+PlayerName = Literal["first", "second"]
 RENDER_MODES: Final = ("ansi", "rgb_array")
 
 
@@ -29,14 +29,15 @@ class BoardGameEnv(TextEnv):
     r"""Plays a zero-sum game, one move per action.
 
     An action is one of the moves that are offered, or a text with it in ``\boxed{…}``; anything else loses the game with the lowest score.
-    At the end the reward is a score in [0, 1], 0.5 for a draw: that of the seat without the scripted player, or of the first seat where
-    both are played by the team. Success means more than 0.5.
+    At the end the reward is a score in [0, 1], 0.5 for a draw: that of the team's player, or of the first player where both are
+    played by the team. Success means more than 0.5.
 
     Args:
         tasks: Openings or deals to draw from when ``reset`` is given none; None draws ``size`` training ones.
         game: ``tictactoe``, in which both see everything, or ``kuhn``, a poker with one card for each player's eyes alone.
-        opponent: Scripted player of one seat: ``random``, or ``optimal``, which never loses in the long run; None lets the team play both.
-        opponent_seat: Which seat the scripted player has.
+        opponent: How a scripted opponent plays: ``random``, or ``optimal``, which never loses in the long run; None lets the team play
+            both.
+        opponent_player: Which player the scripted opponent is.
         show_rules: Whether the first observation explains the rules.
         render_mode: ``ansi``, ``rgb_array`` or None; onlookers see every card.
         size: Number of own openings or deals.
@@ -51,8 +52,8 @@ class BoardGameEnv(TextEnv):
     metric: ClassVar[str] = "won"
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "score": MetricInfo(
-            "score in [0, 1] of the first seat, or of the one that the scripted opponent does not have",
-            "Strength against that opponent; near the game's value where both seats learn.",
+            "score in [0, 1] of the first player, or of the one that is not the scripted opponent",
+            "Strength against that opponent; near the game's value where both players learn.",
             "rises against a scripted opponent",
         ),
         "drawn": MetricInfo(
@@ -65,7 +66,7 @@ class BoardGameEnv(TextEnv):
             "Games lost to form.",
             "towards 0",
         ),
-        "game_moves": MetricInfo("number of moves of both seats after the opening", "Length of the games."),
+        "game_moves": MetricInfo("number of moves of both players after the opening", "Length of the games."),
     }
 
     def __init__(
@@ -74,7 +75,7 @@ class BoardGameEnv(TextEnv):
         *,
         game: Game = "tictactoe",
         opponent: Opponent | None = None,
-        opponent_seat: Seat = "second",
+        opponent_player: PlayerName = "second",
         show_rules: bool = True,
         render_mode: str | None = None,
         size: int = 8,
@@ -83,37 +84,37 @@ class BoardGameEnv(TextEnv):
         for name, value, choices in (
             ("game", game, get_args(Game)),
             ("opponent", opponent, (None, *get_args(Opponent))),
-            ("opponent_seat", opponent_seat, SEATS),
+            ("opponent_player", opponent_player, PLAYERS),
             ("render_mode", render_mode, (None, *RENDER_MODES)),
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
         super().__init__(make_tasks(game, size=size, opening_moves=opening_moves) if tasks is None else tasks)
-        self.game, self.opponent, self.opponent_seat = game, opponent, SEATS.index(opponent_seat)
+        self.game, self.opponent, self.opponent_player = game, opponent, PLAYERS.index(opponent_player)
         self.show_rules, self.render_mode = show_rules, render_mode
         self.scores: tuple[float, float] | None = None
-        self.seat = self.moves = 0
+        self.current_player = self.moves = 0
         self.state: GameState
 
-    def private(self, seat: int) -> str:
-        """Return what one seat alone may see; empty for nothing."""
-        return self.state.private(seat)
+    def private(self, player: int) -> str:
+        """Return what one player alone may see; empty for nothing."""
+        return self.state.private(player)
 
     def begin(self, task: Task) -> str:
-        """Set the position up; a scripted player who has the first move makes it."""
+        """Set the position up; a scripted opponent who has the first move makes it."""
         self.state, self.scores, self.moves = _open(self.game, task), None, 0
-        self.seat = self.state.seat
+        self.current_player = self.state.current_player
         self._reply()
         shown = self._shown()
         return f"{self.state.rules}\n\n{shown}" if self.show_rules else shown
 
     def act(self, action: str) -> StepResult:
-        """Play one move, and the scripted player's answer."""
+        """Play one move, and the scripted opponent's answer."""
         move = read_action(action)
         if move not in self.state.legal():
-            loser = self.seat
+            loser = self.current_player
             self.scores = (float(loser == 1), float(loser == 0))
-            return self._result(f"The {SEATS[loser]} player made no legal move and loses.", illegal=True)
+            return self._result(f"The {PLAYERS[loser]} player made no legal move and loses.", illegal=True)
         self._play(move)
         self._reply()
         return self._result(self._shown(), illegal=False)
@@ -131,35 +132,39 @@ class BoardGameEnv(TextEnv):
         if self.render_mode == "rgb_array":
             return self.state.picture()
         cards = [
-            f"{name}: {text}" for name, text in zip(SEATS, map(self.private, (0, 1)), strict=True) if text
+            f"{name}: {text}" for name, text in zip(PLAYERS, map(self.private, (0, 1)), strict=True) if text
         ]
         return "\n".join([self.state.public(), *cards])
 
     def _play(self, move: str) -> None:
         self.state = self.state.after(move)
-        self.seat, self.scores = self.state.seat, self.state.scores
+        self.current_player, self.scores = self.state.current_player, self.state.scores
         self.moves += 1
 
     def _reply(self) -> None:
-        """Let the scripted player move while it is its turn."""
-        while self.opponent is not None and self.scores is None and self.seat == self.opponent_seat:
+        """Let the scripted opponent move while it is its turn."""
+        while (
+            self.opponent is not None and self.scores is None and self.current_player == self.opponent_player
+        ):
             policy = uniform(self.state) if self.opponent == "random" else self.state.optimal()
             moves = list(policy)
             self._play(moves[int(self.np_random.choice(len(moves), p=list(policy.values())))])
 
     def _shown(self) -> str:
-        """Return what may be seen: by both seats, or by the only one that the team has."""
+        """Return what may be seen: by both players, or by the one that the team plays."""
         lines = [self.state.public()]
         if self.opponent is not None:
-            lines.append(self.private(1 - self.opponent_seat))
+            lines.append(self.private(1 - self.opponent_player))
         if moves := self.state.legal():
-            lines.append(f"The {SEATS[self.seat]} player's turn; possible actions: {', '.join(moves)}.")
+            lines.append(
+                f"The {PLAYERS[self.current_player]} player's turn; possible actions: {', '.join(moves)}."
+            )
         return "\n".join(line for line in lines if line)
 
     def _result(self, observation: str, *, illegal: bool) -> StepResult:
         if self.scores is None:
             return StepResult(observation, metrics={"game_moves": float(self.moves)})
-        own = self.scores[0 if self.opponent is None else 1 - self.opponent_seat]
+        own = self.scores[0 if self.opponent is None else 1 - self.opponent_player]
         return StepResult(
             observation,
             reward=own,

@@ -1,4 +1,4 @@
-"""What a game of two seats is: a frozen state that knows whose turn it is, what may be played, and what everybody may see."""
+"""What a game of two players is: a frozen state that knows whose turn it is, what may be played, and what everybody may see."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import ClassVar, Final, TypeVar
 from drmas_pl.envs.pictures import Image
 
 Self = TypeVar("Self", bound="GameState")
-SEATS: Final = ("first", "second")
+PLAYERS: Final = ("first", "second")
 Policy = Mapping[str, float]
 
 
 class GameState(ABC):
-    """A position of a zero-sum game of two seats, 0 and 1; every method leaves it as it is."""
+    """A position of a zero-sum game of two players, 0 and 1; every method leaves it as it is."""
 
     rules: ClassVar[str]
 
     @property
     @abstractmethod
-    def seat(self) -> int:
-        """Seat whose turn it is."""
+    def current_player(self) -> int:
+        """Player whose turn it is."""
 
     @property
     @abstractmethod
     def scores(self) -> tuple[float, float] | None:
-        """Scores in [0, 1] of both seats, with sum 1; None while the game goes on."""
+        """Scores in [0, 1] of both players, with sum 1; None while the game goes on."""
 
     @abstractmethod
     def legal(self) -> tuple[str, ...]:
@@ -38,10 +38,10 @@ class GameState(ABC):
 
     @abstractmethod
     def public(self) -> str:
-        """Return what both seats may see, without the moves that are possible."""
+        """Return what both players may see, without the moves that are possible."""
 
-    def private(self, seat: int) -> str:
-        """Return what one seat alone may see; empty for nothing."""
+    def private(self, player: int) -> str:
+        """Return what one player alone may see; empty for nothing."""
         return ""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from drmas_pl.envs.board_games.game import SEATS, GameState, Policy
+from drmas_pl.envs.board_games.game import PLAYERS, GameState, Policy
 from drmas_pl.envs.pictures import BLUE, RED, WHITE, Image, paint
 
 CARDS: Final = ("J", "Q", "K")
@@ -21,7 +21,7 @@ _LEGAL: Final = {
     ("bet",): ("fold", "call"),
     ("check", "bet"): ("fold", "call"),
 }
-# Probability of betting, or of calling a bet, by what was played and the own card; the first seat bets its jack once in three times.
+# Probability of betting, or of calling a bet, by what was played and the own card; the first player bets its jack once in three times.
 _BOLDNESS: Final = {
     (): {"J": 1 / 3, "Q": 0.0, "K": 1.0},
     ("check",): {"J": 1 / 3, "Q": 0.0, "K": 1.0},
@@ -35,7 +35,7 @@ class KuhnPoker(GameState):
     """A position.
 
     Attributes:
-        cards: Card of the first and of the second seat, out of ``J``, ``Q`` and ``K``.
+        cards: Card of the first and of the second player, out of ``J``, ``Q`` and ``K``.
         played: Moves so far.
 
     >>> KuhnPoker(("K", "J")).after("bet").after("call").chips
@@ -52,13 +52,13 @@ class KuhnPoker(GameState):
     )
 
     @property
-    def seat(self) -> int:
-        """Seat whose turn it is."""
+    def current_player(self) -> int:
+        """Player whose turn it is."""
         return len(self.played) % 2
 
     @property
     def chips(self) -> int | None:
-        """Chips that the first seat wins from the second; None while the game goes on."""
+        """Chips that the first player wins from the second; None while the game goes on."""
         if self.played in _LEGAL:
             return None
         if self.played[-1] == "fold":
@@ -83,17 +83,17 @@ class KuhnPoker(GameState):
 
     def public(self) -> str:
         """Return what was said."""
-        said = [f"the {SEATS[place % 2]} player: {move}" for place, move in enumerate(self.played)]
+        said = [f"the {PLAYERS[place % 2]} player: {move}" for place, move in enumerate(self.played)]
         return "Said so far: " + ("; ".join(said) or "nothing") + "."
 
-    def private(self, seat: int) -> str:
-        """Return the card of a seat."""
-        return f"Your card: {self.cards[seat]}"
+    def private(self, player: int) -> str:
+        """Return the card of a player."""
+        return f"Your card: {self.cards[player]}"
 
     def optimal(self) -> Policy:
         """Return an equilibrium strategy, against which nobody wins more than the game is worth."""
         timid, bold = self.legal()
-        share = _BOLDNESS[self.played][self.cards[self.seat]]
+        share = _BOLDNESS[self.played][self.cards[self.current_player]]
         return {move: weight for move, weight in ((timid, 1 - share), (bold, share)) if weight}
 
     def picture(self) -> Image:

@@ -1,6 +1,6 @@
 """Tic-tac-toe: rules and perfect play.
 
-Legend: cells are counted from 1 to 9, row by row; ``X`` is the first seat, ``O`` the second.
+Legend: cells are counted from 1 to 9, row by row; ``X`` is the first player, ``O`` the second.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TicTacToe(GameState):
     )
 
     @property
-    def seat(self) -> int:
-        """Seat whose turn it is."""
+    def current_player(self) -> int:
+        """Player whose turn it is."""
         return (9 - self.cells.count(".")) % 2
 
     @property
@@ -57,7 +57,7 @@ class TicTacToe(GameState):
     def after(self, move: str) -> TicTacToe:
         """Return the position after a legal move."""
         place = int(move) - 1
-        return TicTacToe(self.cells[:place] + "XO"[self.seat] + self.cells[place + 1 :])
+        return TicTacToe(self.cells[:place] + "XO"[self.current_player] + self.cells[place + 1 :])
 
     def public(self) -> str:
         """Return the board, with the numbers of free cells."""
@@ -66,7 +66,7 @@ class TicTacToe(GameState):
 
     def optimal(self) -> Policy:
         """Return the same probability for every move that keeps the value of the position."""
-        values = {move: _value(self.after(move).cells, self.seat) for move in self.legal()}
+        values = {move: _value(self.after(move).cells, self.current_player) for move in self.legal()}
         best = [move for move, value in values.items() if value == max(values.values())]
         return {move: 1 / len(best) for move in best}
 
@@ -110,10 +110,10 @@ def play_opening(moves: Sequence[str]) -> TicTacToe:
 
 
 @cache
-def _value(cells: str, seat: int) -> float:
-    """Return the score of a seat when both play perfectly."""
+def _value(cells: str, player: int) -> float:
+    """Return the score of a player when both play perfectly."""
     state = TicTacToe(cells)
     if state.scores is not None:
-        return state.scores[seat]
-    choose = max if state.seat == seat else min
-    return choose(_value(state.after(move).cells, seat) for move in state.legal())
+        return state.scores[player]
+    choose = max if state.current_player == player else min
+    return choose(_value(state.after(move).cells, player) for move in state.legal())

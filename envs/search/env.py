@@ -32,7 +32,7 @@ METRICS: Final = {
     ),
     "malformed_actions": MetricInfo(
         "number of actions that were neither one search nor one answer",
-        "Turns lost to the protocol of the world.",
+        "Turns lost to the protocol of the environment.",
         "near 0",
     ),
     "exact_match": MetricInfo(

@@ -144,7 +144,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
         grid = sheet.grid
         for (row, column), value in fills:
             if sheet.clues[row][column] not in (0, value):
-                note = f"TrainingRow {row + 1} column {column + 1} is given and must stay; you stopped before it."
+                note = f"Row {row + 1} column {column + 1} is given and must stay; you stopped before it."
                 return Played(replace(sheet, grid=grid), 1, note, False)
             grid = filled(grid, (row, column), value)
         return Played(replace(sheet, grid=grid), 1, _describe(grid), True)

@@ -55,13 +55,13 @@ class State:
     """A point of an episode and what each role would say there.
 
     Attributes:
-        view: What every role sees.
+        observation: What every role sees.
         words: By role, what it says, without tags.
         hops: Number of facts the question needs.
         known: Number of leading ones in sight.
     """
 
-    view: Observation
+    observation: Observation
     words: Mapping[Role, str]
     hops: int
     known: int
@@ -101,9 +101,9 @@ class Atlas:
             hops.append(self.facts[hops[-1].value if hops else subject, relation])
         return tuple(hops)
 
-    def seen(self, view: Observation) -> list[Fact]:
-        """List the facts in the information records of ``view``, in order."""
-        texts = (record.text for record in view.history if record.kind == "information")
+    def seen(self, observation: Observation) -> list[Fact]:
+        """List the facts in the information messages of ``observation``, in order."""
+        texts = (message.text for message in observation.history if message.kind == "information")
         lines = (line for text in texts for line in re.sub(r"</?information>", "", text).split("\n"))
         return [self.lines[line] for line in lines if line in self.lines]
 
@@ -120,9 +120,9 @@ class Demonstrator:
     def __init__(self, atlas: Atlas, noise: Noise, rng: random.Random) -> None:
         self.atlas, self.noise, self.rng = atlas, noise, rng
 
-    def speak(self, role: Role, view: Observation, chain: tuple[Fact, ...]) -> str:
+    def speak(self, role: Role, observation: Observation, chain: tuple[Fact, ...]) -> str:
         """Return what ``role`` says, without tags."""
-        seen = self.atlas.seen(view)
+        seen = self.atlas.seen(observation)
         known = progress(seen, chain)
         return {"verifier": self._verdict, "search": self._query, "answer": self._answer}[role](
             seen, known, chain
@@ -183,10 +183,16 @@ class Disguise:
             return pattern.sub(lambda match: invented[match[0]], text)
 
         def renamed(state: State) -> State:
-            history = tuple(replace(record, text=rename(record.text)) for record in state.view.history)
-            view = replace(state.view, question=rename(state.view.question), history=history)
+            history = tuple(
+                replace(message, text=rename(message.text)) for message in state.observation.history
+            )
+            observation = replace(
+                state.observation, question=rename(state.observation.question), history=history
+            )
             return replace(
-                state, view=view, words={role: rename(words) for role, words in state.words.items()}
+                state,
+                observation=observation,
+                words={role: rename(words) for role, words in state.words.items()},
             )
 
         return replace(episode, states=tuple(map(renamed, episode.states)))
@@ -224,13 +230,17 @@ def play(team: Team, task: Task, *, player: Demonstrator, teacher: Demonstrator)
     states: list[State] = []
     reward = 0.0
     while (role := team.agent_selection) is not None:
-        view = team.observe(role)
+        observation = team.observe(role)
         if role == "verifier":
-            words: dict[Role, str] = {each: teacher.speak(each, view, chain) for each in TAGS}
-            states.append(State(view, words, len(chain), progress(teacher.atlas.seen(view), chain)))
-        reward += team.step(utterance(role, player.speak(role, view, chain)))[1]  # type: ignore[arg-type]
+            words: dict[Role, str] = {each: teacher.speak(each, observation, chain) for each in TAGS}
+            states.append(
+                State(observation, words, len(chain), progress(teacher.atlas.seen(observation), chain))
+            )
+        reward += team.step(utterance(role, player.speak(role, observation, chain)))[1]  # type: ignore[arg-type]
     names = {
-        name for fact in (*player.atlas.seen(states[-1].view), *chain) for name in (fact.subject, fact.value)
+        name
+        for fact in (*player.atlas.seen(states[-1].observation), *chain)
+        for name in (fact.subject, fact.value)
     }
     return Episode(tuple(states), tuple(sorted(names, key=lambda name: (-len(name), name))), reward)
 

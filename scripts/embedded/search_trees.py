@@ -44,7 +44,7 @@ def render(tokenizer: Any, episode: Episode) -> Tree:
     prompt: tuple[int, ...] = ()
     for state in episode.states:
         for role, words in state.words.items():
-            prompt = TEMPLATES[role].render(state.view, tokenizer, max_tokens=512).ids
+            prompt = TEMPLATES[role].render(state.observation, tokenizer, max_tokens=512).ids
             said = tokenizer.encode(utterance(role, words), add_special_tokens=False)
             branches.append((len(prompt) - 1, (prompt[-1], *said, tokenizer.eos_token_id)))
     return Tree(prompt[:-1], tuple(branches))

@@ -1,6 +1,6 @@
 """A team whose second agent is called rarely and rewarded differently: the regimes in which per-agent statistics must matter.
 
-Place in the data flow: the world of ``env=math`` and its exact grader; :mod:`scripts.stability.training` trains the team.
+Place in the data flow: the environment of ``env=math`` and its exact grader; :mod:`scripts.stability.training` trains the team.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CheckedTeam(Team):
         bonus: What the backup earns for a right answer beside the team's reward, at least 0: a larger scale of its rewards.
 
     Raises:
-        ValueError: The world cannot check an attempt, or a number is negative.
+        ValueError: The environment cannot check an attempt, or a number is negative.
     """
 
     possible_agents = (SOLVER, BACKUP)
@@ -48,9 +48,9 @@ class CheckedTeam(Team):
 
     def __init__(self, env: gymnasium.Env[str, str], *, price: float = 0.0, bonus: float = 0.0) -> None:
         super().__init__(env, on_invalid="continue")
-        if not isinstance(self.world, MathEnv):
+        if not isinstance(self.unwrapped, MathEnv):
             raise ValueError(
-                f"env must be a MathEnv, whose grader checks attempts, got {type(self.world).__name__}"
+                f"env must be a MathEnv, whose grader checks attempts, got {type(self.unwrapped).__name__}"
             )
         if price < 0 or bonus < 0:
             raise ValueError(f"price and bonus must be at least 0, got {price} and {bonus}")
@@ -74,7 +74,7 @@ class CheckedTeam(Team):
             return Move(action=parsed.action, metrics=metrics)
         return Move(
             (BACKUP,),
-            records=(Message(SOLVER, "solution", parsed.action), Message("env", "critique", REJECTED)),
+            messages=(Message(SOLVER, "solution", parsed.action), Message("env", "critique", REJECTED)),
             metrics=metrics,
         )
 
@@ -83,13 +83,15 @@ class CheckedTeam(Team):
         if agent == BACKUP:
             return Move(ends=True, local_reward=-self.price, metrics={"backup_correct": 0.0})
         return Move(
-            (BACKUP,), records=(Message("env", "critique", REJECTED),), metrics={"first_attempt_correct": 0.0}
+            (BACKUP,),
+            messages=(Message("env", "critique", REJECTED),),
+            metrics={"first_attempt_correct": 0.0},
         )
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
         """Show nobody anything: the backup starts afresh, so that all its attempts at a task have one prompt."""
         return ()
 
     def _right(self, text: str) -> bool:
-        world: Any = self.world
-        return bool(world.judge(text).status == "correct")
+        env: Any = self.unwrapped
+        return bool(env.judge(text).status == "correct")

@@ -112,7 +112,7 @@ class Silent(TransformersEngine):
 
 
 class Slayer(EvenEnv):
-    """A world in which something dies when an episode begins; for runs with ``env_check=False``, which would begin some.
+    """An environment in which something dies when an episode begins; for runs with ``env_check=False``, which would begin some.
 
     Args:
         strike: Lets it die.

@@ -1,4 +1,4 @@
-"""A small world, team and roles for tests with real tiny models: a writer drafts, an editor decides, a few characters each."""
+"""A small environment, team and roles for tests with real tiny models: a writer drafts, an editor decides, a few characters each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TEAM_WORDS = (
 
 
 class WriterEditor(Team):
-    """The writer speaks once, then the editor until the world is content or out of tries."""
+    """The writer speaks once, then the editor until the environment is content or out of tries."""
 
     possible_agents = ("writer", "editor")
     grammars = {"writer": AnyText(), "editor": AnyText()}
@@ -73,7 +73,7 @@ class WriterEditor(Team):
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         action = parsed.action if agent == "editor" else None
-        return Move(("editor",), action=action, records=(Message(agent, "text", parsed.action),))
+        return Move(("editor",), action=action, messages=(Message(agent, "text", parsed.action),))
 
 
 class Speaker(Agent):
@@ -81,7 +81,7 @@ class Speaker(Agent):
 
     grammar = AnyText()
     templates = {
-        "full": Template(user="{question}{history}", records={"text": "{text}"}, separator="|", chat=False)
+        "full": Template(user="{question}{history}", formats={"text": "{text}"}, separator="|", chat=False)
     }
 
 

@@ -25,7 +25,7 @@ from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 HERE = "tests.integration.test_cli_evaluate"
 TOY = [
     "+env=custom",
-    f"env._target_={HERE}.ToyWorld",
+    f"env._target_={HERE}.ToyEnv",
     *TEAM_WORDS,
     "agents.roles.editor.sampling.top_k=50",
     "model=tiny_random",
@@ -33,28 +33,28 @@ TOY = [
 ]
 
 
-class ToyWorld(EvenEnv):
-    """A toy world with tasks of two sources."""
+class ToyEnv(EvenEnv):
+    """A toy environment with tasks of two sources."""
 
     def __init__(self) -> None:
         super().__init__((*make_tasks(4, "near"), *make_tasks(2, "far")))
 
 
-class GappyWorld(ToyWorld):
+class GappyEnv(ToyEnv):
     """Tells a number of solved episodes alone, and now and then breaks."""
 
     metric_info = {**EvenEnv.metric_info, "even": MetricInfo("1 if solved", "As success.")}
 
     def act(self, action: str) -> StepResult:
         if sum(map(ord, action)) % 7 == 0:
-            raise RuntimeError("the world broke")
+            raise RuntimeError("the environment broke")
         result = super().act(action)
         return replace(result, metrics={**result.metrics, **({"even": 1.0} if result.success else {})})
 
 
 @pytest.fixture(autouse=True)
 def trust(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worlds and teams of these runs are the tests' own."""
+    """The environments and teams of these runs are the tests' own."""
     monkeypatch.setenv("DRMAS_TRUST", "tests")
 
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_is_evaluated_as_it_was_trained(
         "stop": [],
     }
     assert record["data"]["tasks"] == 6 and len(record["data"]["fingerprint"]) == 32
-    assert set(record["templates"]) == {"writer", "editor"} and record["environment"] == f"{HERE}.ToyWorld"
+    assert set(record["templates"]) == {"writer", "editor"} and record["environment"] == f"{HERE}.ToyEnv"
     assert {"avg@4", "pass@1", "pass@4", "greedy", "calls", "failed"} <= record.keys()
     assert record["pass@1"] == pytest.approx(record["avg@4"]) and record["pass@4"] >= record["avg@4"]
     mean = (4 * record["sources"]["near"]["sampled"] + 2 * record["sources"]["far"]["sampled"]) / 6
@@ -160,11 +160,11 @@ def test_validation_of_the_last_checkpoint_repeats_what_training_saw(trained: Pa
 
 def test_one_name_has_one_number_wherever_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Table, metrics.jsonl, summary.json and the record of an evaluation of the same weights agree, faults and gaps included."""
-    world = ["+env=custom", f"env._target_={HERE}.GappyWorld", *TOY[2:]]
+    env = ["+env=custom", f"env._target_={HERE}.GappyEnv", *TOY[2:]]
     words = ["trainer.max_iterations=1", "rollout.samples=2", "logger=none", "evaluation.samples=3"]
     faults = ["evaluation.retries=0", "rollout.max_failed_share=0.9", "data.tasks_per_iteration=2"]
     faults.append("trainer.env_check=false")
-    assert train([*world, *words, *faults, "output_dir=run"]) == 0
+    assert train([*env, *words, *faults, "output_dir=run"]) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
     records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     before, after = (record for record in records if "validation/success" in record)
@@ -328,7 +328,7 @@ def test_what_a_run_is_made_of_is_listed_once_and_one_word_allows_it(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DRMAS_TRUST")
-    refused(["checkpoint=run"], 2, f"  env._target_={HERE}.ToyWorld\n", capsys)
+    refused(["checkpoint=run"], 2, f"  env._target_={HERE}.ToyEnv\n", capsys)
     words = ["checkpoint=run", "data.limit_test=1", "evaluation.samples=1", "evaluation.greedy=false"]
     refused(words, 2, "add trust=true, or trust=[tests] for these packages alone", capsys)
     assert main([*words, "trust=[tests]"]) == 0

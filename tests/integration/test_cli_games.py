@@ -56,10 +56,10 @@ def test_a_policy_plays_against_itself_and_a_scripted_player_tests_it(
     logged = {name: value for line in lines for name, value in json.loads(line).items()}
     # an untrained model says nothing of use, so that the first player loses at once
     assert (logged["train/reward"], logged["train/illegal_moves"], logged["train/failed"]) == (0.0, 1.0, 0.0)
-    words = ["checkpoint=run", "env.opponent=optimal", "env.opponent_seat=first", "output=record.json"]
+    words = ["checkpoint=run", "env.opponent=optimal", "env.opponent_player=first", "output=record.json"]
     assert evaluate([*words, "evaluation.samples=1", "evaluation.greedy=false"]) == 0
     record = json.loads((tmp_path / "record.json").read_text())
-    # the reward is the first seat's score, success and score are those of the seat that the model has
+    # the reward is the first player's score, success and score are those of the player that the model has
     found = {
         name: record["metrics"][f"test/{name}"] for name in ("second/calls", "reward", "success", "score")
     }

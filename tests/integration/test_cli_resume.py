@@ -20,7 +20,7 @@ HERE = "tests.integration.test_cli_resume"
 pytestmark = pytest.mark.usefixtures("no_curve")
 RUN = [
     "+env=custom",
-    f"env._target_={HERE}.ToyWorld",
+    f"env._target_={HERE}.ToyEnv",
     *TEAM_WORDS,
     "model=tiny_random",
     "model.max_new_tokens=3",
@@ -32,8 +32,8 @@ RUN = [
 ]
 
 
-class ToyWorld(EvenEnv):
-    """A toy world with tasks of its own."""
+class ToyEnv(EvenEnv):
+    """A toy environment with tasks of its own."""
 
     def __init__(self) -> None:
         super().__init__(make_tasks(4))
@@ -78,7 +78,7 @@ def test_the_folder_of_a_run_is_enough_to_go_on_exactly(
     assert told is not None and shlex.split(told[1]) == [f"resume={name}", "trust=true"]
     before = (folder / name / "config.yaml").read_text()
     assert main([f"resume={name}"]) == 2
-    assert f"env._target_={HERE}.ToyWorld" in capsys.readouterr().err
+    assert f"env._target_={HERE}.ToyEnv" in capsys.readouterr().err
     assert main(shlex.split(told[1])) == 0
     assert "other settings" not in capsys.readouterr().err
     assert weights(folder / name) == weights(folder / "whole")

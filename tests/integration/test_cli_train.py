@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 HERE = "tests.integration.test_cli_train"
 TOY = [
     "+env=custom",
-    f"env._target_={HERE}.ToyWorld",
+    f"env._target_={HERE}.ToyEnv",
     *TEAM_WORDS,
 ]
 SHORT = [
@@ -71,7 +71,7 @@ class Relay(Team):
 
     def play(self, agent, parsed):
         record = Message(agent, "draft", parsed.action)
-        return Move(("decider",), records=(record,)) if agent == "drafter" else Move(action=parsed.action)
+        return Move(("decider",), messages=(record,)) if agent == "drafter" else Move(action=parsed.action)
 '''
 ROLE = '''
 from drmas_pl.agent import Agent
@@ -91,22 +91,22 @@ class Talker(Agent):
     """Says whatever it likes."""
 
     grammar = ANYTHING
-    templates = {"full": Template(user="{question} {history}", records={"draft": "{text}"}, chat=False)}
+    templates = {"full": Template(user="{question} {history}", formats={"draft": "{text}"}, chat=False)}
 '''
 
 
-class ToyWorld(EvenEnv):
-    """A toy world with tasks of its own, which may fail on purpose."""
+class ToyEnv(EvenEnv):
+    """A toy environment with tasks of its own, which may fail on purpose."""
 
     def __init__(self, fails: str = "never") -> None:
         if fails == "when built":
-            raise RuntimeError("no such world")
+            raise RuntimeError("no such environment")
         super().__init__([Task(f"toy-{index}", f"toy {index}?") for index in range(4)])
         self.fails = fails
 
     def begin(self, task: Task) -> str:
         if self.fails == "when played":
-            raise RuntimeError("the world broke")
+            raise RuntimeError("the environment broke")
         return super().begin(task)
 
 
@@ -192,7 +192,7 @@ def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: 
         (["data.tasks_per_iteration=0"], 2, "tasks_per_iteration must be at least 1"),
         (["resume=nowhere"], 1, "no checkpoint in nowhere"),
         (["model.path=random:huge"], 2, "no random model 'huge'"),
-        (["env.fails='when built'"], 2, "env: ToyWorld failed with RuntimeError: no such world"),
+        (["env.fails='when built'"], 2, "env: ToyEnv failed with RuntimeError: no such environment"),
         (
             ["agents.roles.critic._target_=tests.helpers.toy.Speaker"],
             2,
@@ -216,7 +216,9 @@ def test_a_world_that_breaks_while_played_ends_the_run_with_its_cause(
     assert run("env.fails='when played'", "trainer.env_check=false") == 1
     error = capsys.readouterr().err
     assert (
-        "RuntimeError: the world broke" in error and "max_failed_share" in error and "Traceback" not in error
+        "RuntimeError: the environment broke" in error
+        and "max_failed_share" in error
+        and "Traceback" not in error
     )
 
 
@@ -226,7 +228,7 @@ def test_a_world_that_breaks_is_refused_before_a_model_is_loaded(
     monkeypatch.setattr("drmas_pl.config.build.build_groups", None)
     assert run("env.fails='when played'") == 2
     error = capsys.readouterr().err
-    assert "RuntimeError: the world broke (" in error and "test_cli_train.py:" in error
+    assert "RuntimeError: the environment broke (" in error and "test_cli_train.py:" in error
     assert error.endswith("mend it, or skip this check with trainer.env_check=false\n")
     assert "Traceback" not in error and list(folder.iterdir()) == []
 

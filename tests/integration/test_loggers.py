@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 HPARAMS = {"seed": 0, "rollout": {"samples": 4, "align_turns": {}}, "data": {"train": None, "names": ["a"]}}
 WORDS = [
     "+env=custom",
-    "env._target_=tests.integration.test_cli_train.ToyWorld",
+    "env._target_=tests.integration.test_cli_train.ToyEnv",
     *TEAM_WORDS,
     "model=tiny_random",
     "model.max_new_tokens=3",

@@ -41,7 +41,7 @@ class Asker(Team):
             if self.turn == 0
             else f"<answer>{'yes' if even else 'no'}</answer>"
         )
-        return Move(("writer",), action=action, records=(Message(agent, "text", parsed.action),))
+        return Move(("writer",), action=action, messages=(Message(agent, "text", parsed.action),))
 
     def observed(self, observation: str) -> Message:
         HEARD.append(observation)

@@ -21,7 +21,7 @@ from tests.helpers.toy import TEAM_WORDS
 
 RUN = [
     "+env=custom",
-    "env._target_=tests.integration.test_cli_train.ToyWorld",
+    "env._target_=tests.integration.test_cli_train.ToyEnv",
     *TEAM_WORDS,
     "model=tiny_random",
     "model.max_new_tokens=3",

@@ -160,14 +160,14 @@ def test_shipped_worlds_and_teams_are_built_from_their_files(env: str, agents: s
         ["model=tiny_random"] if agents == "single_search" else []
     )  # the small models have no words for searching alone
     config = configure(f"+env={env}", f"+agents={agents}", f"output_dir={tmp_path}/run", *model)
-    world = build(config["env"], "env", skip=("name",))
-    team = build(config["agents"], "agents", world, skip=("name", "roles"))
-    assert isinstance(world, TextEnv) and isinstance(team, Team)
+    env = build(config["env"], "env", skip=("name",))
+    team = build(config["agents"], "agents", env, skip=("name", "roles"))
+    assert isinstance(env, TextEnv) and isinstance(team, Team)
     for name in role_order(team, config["agents"]["roles"]):
         binding = build_binding(name, config)
         assert binding.agent.name == name and binding.trainable
         assert binding.agent.grammar is not None and binding.model == config["model"]["path"]
-    world.close()
+    env.close()
 
 
 def test_trainer_engine_and_loggers_are_built_from_their_files(tmp_path: Any) -> None:

@@ -115,10 +115,10 @@ def test_an_agent_without_policy_says_how_to_get_one() -> None:
 
 
 def test_prompts_keep_the_budget_in_the_chosen_way() -> None:
-    view = Observation("q", (Message("editor", "text", "a" * 30), Message("editor", "text", "bb")))
+    observation = Observation("q", (Message("editor", "text", "a" * 30), Message("editor", "text", "bb")))
     newest, both = (
-        speaker(max_prompt_tokens=10).render(view),
-        speaker(max_prompt_tokens=10, overflow="both_ends").render(view),
+        speaker(max_prompt_tokens=10).render(observation),
+        speaker(max_prompt_tokens=10, overflow="both_ends").render(observation),
     )
     assert (TOKENIZER.decode(list(newest.ids)), newest.truncated) == ("qbb", True)
     assert (TOKENIZER.decode(list(both.ids)), both.truncated) == ("qaaaaaa|bb", True)

@@ -12,7 +12,7 @@ from drmas_pl.types import Message, Observation
 
 TOKENIZER: Any = tiny_tokenizer()
 HISTORY = tuple(Message("search", "query", f"q{index}") for index in range(4))
-PLAIN = Template("{question}|{history}", records={"query": "{number}:{text}"}, chat=False)
+PLAIN = Template("{question}|{history}", formats={"query": "{number}:{text}"}, chat=False)
 
 
 class Fussy:
@@ -33,8 +33,10 @@ class Fussy:
 
 
 def test_braces_in_inserted_text_are_just_text() -> None:
-    view = Observation("solve {x} and {question} {history}", (Message("a", "query", "{text} {0} {{}}"),))
-    assert PLAIN.text(view) == "solve {x} and {question} {history}|1:{text} {0} {{}}"
+    observation = Observation(
+        "solve {x} and {question} {history}", (Message("a", "query", "{text} {0} {{}}"),)
+    )
+    assert PLAIN.text(observation) == "solve {x} and {question} {history}|1:{text} {0} {{}}"
 
 
 def test_braces_that_are_no_field_stay() -> None:
@@ -52,7 +54,7 @@ def test_an_unknown_field_is_named_with_the_known_ones() -> None:
     with pytest.raises(
         ValueError, match=r"\{question\} is unknown; use one of \['author', 'number', 'text'\]"
     ):
-        Template("x", records={"query": "{question}"})
+        Template("x", formats={"query": "{question}"})
 
 
 def test_turns_are_counted_from_one_and_unlimited_is_blank() -> None:
@@ -64,7 +66,7 @@ def test_turns_are_counted_from_one_and_unlimited_is_blank() -> None:
 def test_records_are_formatted_and_numbered_by_kind() -> None:
     template = Template(
         "{history}",
-        records={"query": "{author} asks {number}: {text}", "information": "found {number}: {text}"},
+        formats={"query": "{author} asks {number}: {text}", "information": "found {number}: {text}"},
         separator=" ; ",
         chat=False,
     )
@@ -78,7 +80,7 @@ def test_records_are_formatted_and_numbered_by_kind() -> None:
 
 
 def test_an_empty_history_has_its_own_words() -> None:
-    template = Template("{history}", records={"query": "{text}"}, no_history="nothing yet", chat=False)
+    template = Template("{history}", formats={"query": "{text}"}, no_history="nothing yet", chat=False)
     assert template.text(Observation("q")) == "nothing yet"
     assert template.text(Observation("q", (Message("x", "secret", "c"),))) == "nothing yet"
     assert template.text(Observation("q", (Message("x", "query", "c"),))) == "c"

@@ -61,18 +61,18 @@ class Pair(Team):
         if agent == "writer":
             self.proposal = parsed.action
             return Move(
-                records=(Message("writer", "proposal", parsed.action),),
+                messages=(Message("writer", "proposal", parsed.action),),
                 local_reward=0.25,
                 metrics={"length": len(parsed.action)},
             )
         if agent == "judge":
-            return Move(records=(Message("judge", "verdict", parsed.verdict or ""),))
+            return Move(messages=(Message("judge", "verdict", parsed.verdict or ""),))
         if parsed.verdict == "no":
             return Move(ends=True)
         return Move(("writer", "judge", "boss"), action=self.proposal)
 
-    def visible(self, agent: str) -> tuple[Message, ...]:
-        return tuple(record for record in self.history if agent == "boss" or record.kind != "verdict")
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        return tuple(message for message in self.history if agent == "boss" or message.kind != "verdict")
 
 
 def start(**options: Any) -> Pair:
@@ -115,7 +115,7 @@ def test_speakers_follow_each_other_and_the_last_one_steps_the_world() -> None:
     observation, reward, _, _, info = team.step("<verify>yes</verify>")
     assert (observation, reward, info["agent"], team.turn) == ("try 1", 0.0, "writer", 1)
     assert info["metrics"] == {"length": 5, "tries": 1}
-    assert team.world.tries == ["wrong"]  # type: ignore[attr-defined]
+    assert team.unwrapped.tries == ["wrong"]  # type: ignore[attr-defined]
 
 
 def test_the_world_s_end_is_the_team_s_end() -> None:
@@ -136,21 +136,25 @@ def test_giving_up_terminates_without_stepping_the_world() -> None:
     team = start()
     found = speak(team, ROUND[0], ROUND[1], "<verify>no</verify>")
     assert found[:4] == ("", 0.0, True, False) and found[4]["success"] is False
-    assert team.world.tries == []  # type: ignore[attr-defined]
+    assert team.unwrapped.tries == []  # type: ignore[attr-defined]
 
 
 def test_everyone_sees_what_visible_says() -> None:
     team = start()
     speak(team, *ROUND, ROUND[0], ROUND[1])
-    kinds = {agent: [record.kind for record in team.observe(agent).history] for agent in team.possible_agents}
+    kinds = {
+        agent: [message.kind for message in team.observe(agent).history] for agent in team.possible_agents
+    }
     assert kinds["boss"] == ["proposal", "verdict", "information", "proposal", "verdict"]
     assert kinds["writer"] == kinds["judge"] == ["proposal", "information", "proposal"]
-    assert team.observe("writer") == Observation("what?", team.visible("writer"), turn=1, turns_left=3)
+    assert team.observe("writer") == Observation(
+        "what?", team.visible_messages("writer"), turn=1, turns_left=3
+    )
 
 
 def test_turns_left_is_unknown_without_a_declared_limit() -> None:
     team = start()
-    team.world.max_turns = None  # type: ignore[attr-defined]
+    team.unwrapped.max_turns = None  # type: ignore[attr-defined]
     assert team.observe("writer").turns_left is None
 
 
@@ -165,7 +169,7 @@ def test_an_invalid_utterance_ends_the_episode_by_default() -> None:
     team = start()
     found = team.step("no tags at all")
     assert found[1:4] == (0.0, True, False) and found[4]["success"] is False
-    assert team.world.tries == []  # type: ignore[attr-defined]
+    assert team.unwrapped.tries == []  # type: ignore[attr-defined]
 
 
 def test_on_invalid_continue_costs_a_turn_and_starts_over() -> None:
@@ -173,7 +177,7 @@ def test_on_invalid_continue_costs_a_turn_and_starts_over() -> None:
     speak(team, ROUND[0])
     observation, _, terminated, _, info = team.step("not a verdict")
     assert (observation, terminated, info["agent"], team.turn) == ("try 1", False, "writer", 1)
-    assert team.world.tries == [""]  # type: ignore[attr-defined]
+    assert team.unwrapped.tries == [""]  # type: ignore[attr-defined]
     for _ in range(3):
         found = team.step("junk")
     assert found[3], "the turn limit ends it"
@@ -223,8 +227,8 @@ def test_clones_part_ways_and_share_what_is_heavy() -> None:
     assert (team.agent_selection, twin.agent_selection) == ("judge", "judge")
     assert (team.turn, twin.turn, team.proposal, twin.proposal) == (1, 2, "wrong", "right")
     assert len(team.history) == 4 and len(twin.history) == 7
-    assert twin.world is not team.world
-    assert twin.world.library is team.world.library  # type: ignore[attr-defined]
+    assert twin.unwrapped is not team.unwrapped
+    assert twin.unwrapped.library is team.unwrapped.library  # type: ignore[attr-defined]
     assert speak(team, *ROUND[1:])[0] == "try 2", "the clone's tries are its own"
 
 
@@ -234,8 +238,8 @@ def test_clones_of_wrapped_worlds_share_what_is_heavy() -> None:
     speak(team, *ROUND)
     twin = team.clone()
     speak(twin, *ROUND)
-    assert (team.world.tries, twin.world.tries) == (["wrong"], ["wrong", "wrong"])  # type: ignore[attr-defined]
-    assert twin.world.library is team.world.library  # type: ignore[attr-defined]
+    assert (team.unwrapped.tries, twin.unwrapped.tries) == (["wrong"], ["wrong", "wrong"])  # type: ignore[attr-defined]
+    assert twin.unwrapped.library is team.unwrapped.library  # type: ignore[attr-defined]
 
 
 class Talkative(Exam):

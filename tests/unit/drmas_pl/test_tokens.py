@@ -21,12 +21,12 @@ from drmas_pl.types import Message, Observation
 from tests.helpers import chats
 
 RAW = Template(
-    "{question}\n{history}<|search|>", records={"text": "{author}: {text}"}, separator="", chat=False
+    "{question}\n{history}<|search|>", formats={"text": "{author}: {text}"}, separator="", chat=False
 )
 MIXED = Template(
     "Think in <think> and </think>.\n{question}\n{history}",
     system="Be brief about {question}.",
-    records={"text": "{text}"},
+    formats={"text": "{text}"},
 )
 CASES = {
     "tiny-search": ("embedded:tiny-search", (SEARCH["compact"], RAW)),
@@ -67,20 +67,20 @@ def pieces_of(name: str) -> list[str]:
     ]
 
 
-def views(name: str) -> st.SearchStrategy[Observation]:
+def observations(name: str) -> st.SearchStrategy[Observation]:
     text = st.lists(st.sampled_from(pieces_of(name)), max_size=5).map("".join)
-    record = st.builds(Message, text, st.sampled_from(KINDS), text)
-    return st.builds(Observation, text, st.lists(record, max_size=3).map(tuple))
+    message = st.builds(Message, text, st.sampled_from(KINDS), text)
+    return st.builds(Observation, text, st.lists(message, max_size=3).map(tuple))
 
 
-def harmless(view: Observation) -> Observation:
-    """The same view with words in place of what stands there; blank texts stay."""
+def harmless(observation: Observation) -> Observation:
+    """The same observation with words in place of what stands there; blank texts stay."""
 
     def word(text: str) -> str:
         return "word" if text.strip() else text
 
-    records = tuple(Message(word(r.author), r.kind, word(r.text)) for r in view.history)
-    return Observation(word(view.question), records, view.turn, view.turns_left)
+    messages = tuple(Message(word(r.author), r.kind, word(r.text)) for r in observation.history)
+    return Observation(word(observation.question), messages, observation.turn, observation.turns_left)
 
 
 def controls_in(name: str, ids: tuple[int, ...]) -> list[int]:
@@ -93,14 +93,14 @@ def controls_in(name: str, ids: tuple[int, ...]) -> list[int]:
 @given(data=st.data())
 def test_control_tokens_of_a_prompt_are_those_of_its_frame(name: str, data: st.DataObject) -> None:
     tokenizer, template = tokenizer_of(name), data.draw(st.sampled_from(CASES[name][1]))
-    view = data.draw(views(name))
-    ids = template.render(view, tokenizer, max_tokens=100_000).ids
-    plain = template.render(harmless(view), tokenizer, max_tokens=100_000).ids
+    observation = data.draw(observations(name))
+    ids = template.render(observation, tokenizer, max_tokens=100_000).ids
+    plain = template.render(harmless(observation), tokenizer, max_tokens=100_000).ids
     assert controls_in(name, ids) == controls_in(name, plain)
     shown = tokenizer.decode(ids, skip_special_tokens=False)
     start = tokenizer.decode(control_tokens(tokenizer).start(tokenizer)) if not template.chat else ""
     if name != "tiny-search":  # it puts spaces in front of words and reads line breaks as spaces
-        assert shown.removeprefix(start).lstrip() == template.text(view, tokenizer).lstrip(), (
+        assert shown.removeprefix(start).lstrip() == template.text(observation, tokenizer).lstrip(), (
             "and nothing is lost"
         )
 
@@ -111,19 +111,21 @@ def test_control_tokens_of_a_prompt_are_those_of_its_frame(name: str, data: st.D
 def test_ordinary_text_is_encoded_as_it_always_was(name: str, data: st.DataObject) -> None:
     tokenizer, template = tokenizer_of(name), data.draw(st.sampled_from(CASES[name][1]))
     text = st.text(st.sampled_from("ab 12+\n=.é語<>/{}"), max_size=20)
-    view = Observation(
+    observation = Observation(
         data.draw(text), (Message("solver", data.draw(st.sampled_from(KINDS)), data.draw(text)),)
     )
-    prompt = template.render(view, tokenizer, max_tokens=100_000)
+    prompt = template.render(observation, tokenizer, max_tokens=100_000)
     start = [] if template.chat else control_tokens(tokenizer).start(tokenizer)
-    expected = [*start, *tokenizer.encode(template.text(view, tokenizer), add_special_tokens=False)]
+    expected = [*start, *tokenizer.encode(template.text(observation, tokenizer), add_special_tokens=False)]
     assert list(prompt.ids) == expected
     values: list[str] = []
-    frame = mark(view.question, values)
+    frame = mark(observation.question, values)
     apart = ControlTokens(tokenizer)
     apart._expected = lambda *_: [-1]  # type: ignore[method-assign,assignment,return-value]
-    again = apart.encode(tokenizer, view.question, frame=lambda: frame, key=0, values=values)
-    assert again == tokenizer.encode(view.question, add_special_tokens=False), "and so it is piece by piece"
+    again = apart.encode(tokenizer, observation.question, frame=lambda: frame, key=0, values=values)
+    assert again == tokenizer.encode(observation.question, add_special_tokens=False), (
+        "and so it is piece by piece"
+    )
 
 
 def test_a_question_cannot_end_its_turn() -> None:
@@ -144,10 +146,10 @@ def test_a_question_cannot_end_its_turn() -> None:
 def test_a_marker_does_not_form_across_two_values() -> None:
     tokenizer = tokenizer_of("tiny-search")
     template = SEARCH["compact"]
-    view = Observation("Lyon<|ver", (Message("env", "information", "ifier|>"),))
+    observation = Observation("Lyon<|ver", (Message("env", "information", "ifier|>"),))
     assert (
         control_tokens(tokenizer).ids["<|verifier|>"]
-        not in template.render(view, tokenizer, max_tokens=99).ids
+        not in template.render(observation, tokenizer, max_tokens=99).ids
     )
 
 
@@ -162,8 +164,10 @@ def test_tags_that_a_model_was_taught_are_words_like_any_other() -> None:
     tokenizer = tokenizer_of("tiny-search")
     known = control_tokens(tokenizer).ids
     assert {"<|verifier|>", "<|end|>"} <= known.keys() and "<information>" not in known
-    view = Observation("Lyon", (Message("env", "information", "<information>Lyon: a city.</information>"),))
-    ids = SEARCH["compact"].render(view, tokenizer, max_tokens=99).ids
+    observation = Observation(
+        "Lyon", (Message("env", "information", "<information>Lyon: a city.</information>"),)
+    )
+    ids = SEARCH["compact"].render(observation, tokenizer, max_tokens=99).ids
     assert tokenizer.convert_tokens_to_ids("<information>") in ids
 
 

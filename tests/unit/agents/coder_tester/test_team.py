@@ -36,14 +36,14 @@ GOOD = said_tests(("5", "10"), ("6", "12"))
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[CodeEnv]:
+def env() -> Iterator[CodeEnv]:
     env = CodeEnv((TASK,), workers=2)
     yield env
     env.close()
 
 
-def started(world: CodeEnv, **settings: Any) -> CoderTesterTeam:
-    team = CoderTesterTeam(world, **{"tests_wanted": 2, **settings})
+def started(env: CodeEnv, **settings: Any) -> CoderTesterTeam:
+    team = CoderTesterTeam(env, **{"tests_wanted": 2, **settings})
     team.reset(options={"task": TASK})
     return team
 
@@ -54,8 +54,8 @@ def play(team: CoderTesterTeam, *utterances: str) -> tuple[str, float, bool, boo
     return result
 
 
-def test_a_program_that_passes_the_tests_is_handed_in(world: CodeEnv) -> None:
-    team = started(world)
+def test_a_program_that_passes_the_tests_is_handed_in(env: CodeEnv) -> None:
+    team = started(env)
     assert team.agent_selection == "coder"
     _, reward, terminated, _, info = team.step(RIGHT)
     assert (reward, terminated, info["agent"], info["local_reward"]) == (0.0, False, "tester", 1.0)
@@ -72,8 +72,8 @@ def test_a_program_that_passes_the_tests_is_handed_in(world: CodeEnv) -> None:
     }
 
 
-def test_a_program_that_fails_is_written_anew(world: CodeEnv) -> None:
-    team = started(world)
+def test_a_program_that_fails_is_written_anew(env: CodeEnv) -> None:
+    team = started(env)
     _, _, terminated, _, info = play(team, HALF, GOOD)
     assert (terminated, info["agent"], info["metrics"]["tests_passed"]) == (False, "coder", 0.0)
     assert team.observe("coder").history == (
@@ -88,15 +88,15 @@ def test_a_program_that_fails_is_written_anew(world: CodeEnv) -> None:
     assert info["metrics"]["first_pass_rate"] == 0.5
 
 
-def test_after_the_last_round_the_program_is_handed_in_anyway(world: CodeEnv) -> None:
+def test_after_the_last_round_the_program_is_handed_in_anyway(env: CodeEnv) -> None:
     wrong = said_tests(("5", "11"), ("6", "12"))
-    _, reward, terminated, _, info = play(started(world, max_rounds=1), RIGHT, wrong)
+    _, reward, terminated, _, info = play(started(env, max_rounds=1), RIGHT, wrong)
     assert (reward, terminated, info["success"]) == (1.0, True, True)
     assert (info["local_reward"], info["metrics"]["tests_passed"]) == (0.5, 0.0)
 
 
-def test_wrong_tests_do_not_make_a_success(world: CodeEnv) -> None:
-    _, reward, terminated, _, info = play(started(world), HALF, said_tests(("5", "2"), ("6", "2")))
+def test_wrong_tests_do_not_make_a_success(env: CodeEnv) -> None:
+    _, reward, terminated, _, info = play(started(env), HALF, said_tests(("5", "2"), ("6", "2")))
     assert (reward, terminated, info["success"]) == (0.5, True, False)
     assert (info["local_reward"], info["metrics"]["tests_passed"]) == (0.0, 1.0)
 
@@ -112,62 +112,60 @@ def test_wrong_tests_do_not_make_a_success(world: CodeEnv) -> None:
         (said_tests((5, 10)), 0.0),
     ],
 )
-def test_the_tester_earns_for_new_tests_that_agree(world: CodeEnv, said: str, share: float) -> None:
-    assert play(started(world, tester_reward=0.8), RIGHT, said)[4]["local_reward"] == pytest.approx(
-        0.8 * share
-    )
+def test_the_tester_earns_for_new_tests_that_agree(env: CodeEnv, said: str, share: float) -> None:
+    assert play(started(env, tester_reward=0.8), RIGHT, said)[4]["local_reward"] == pytest.approx(0.8 * share)
 
 
-def test_tests_that_do_not_fit_the_task_pass_no_program(world: CodeEnv) -> None:
-    _, _, terminated, _, info = play(started(world), RIGHT, said_tests(([5], 10)))
+def test_tests_that_do_not_fit_the_task_pass_no_program(env: CodeEnv) -> None:
+    _, _, terminated, _, info = play(started(env), RIGHT, said_tests(([5], 10)))
     assert (terminated, info["metrics"]["tests_passed"], info["agent"]) == (False, 0.0, "coder")
 
 
-def test_local_rewards_have_their_weights(world: CodeEnv) -> None:
-    team = started(world, coder_reward=0.5, tester_reward=0.0)
+def test_local_rewards_have_their_weights(env: CodeEnv) -> None:
+    team = started(env, coder_reward=0.5, tester_reward=0.0)
     assert team.step(HALF)[4]["local_reward"] == 0.25
     assert team.step(GOOD)[4]["local_reward"] == 0.0
 
 
-def test_more_tests_can_be_asked_for(world: CodeEnv) -> None:
-    assert play(started(world, tests_wanted=4), RIGHT, GOOD)[4]["local_reward"] == 0.5
+def test_more_tests_can_be_asked_for(env: CodeEnv) -> None:
+    assert play(started(env, tests_wanted=4), RIGHT, GOOD)[4]["local_reward"] == 0.5
 
 
 @pytest.mark.parametrize("said", ["", "print(1)", "```python\nprint(1)"])
-def test_no_program_ends_the_episode(world: CodeEnv, said: str) -> None:
-    _, reward, terminated, _, info = started(world).step(said)
+def test_no_program_ends_the_episode(env: CodeEnv, said: str) -> None:
+    _, reward, terminated, _, info = started(env).step(said)
     assert (reward, terminated, info["success"], info["local_reward"]) == (0.0, True, False, 0.0)
 
 
-def test_no_program_can_cost_a_round(world: CodeEnv) -> None:
-    team = started(world, on_invalid="continue")
+def test_no_program_can_cost_a_round(env: CodeEnv) -> None:
+    team = started(env, on_invalid="continue")
     assert team.step("hm")[4]["agent"] == "coder"
     _, reward, terminated, _, info = team.step("hm")
     assert (reward, terminated, info["success"], info["metrics"]["rounds"]) == (0.0, True, False, 2.0)
 
 
-def test_no_tests_count_as_a_failed_check(world: CodeEnv) -> None:
-    team = started(world, on_invalid="continue")
+def test_no_tests_count_as_a_failed_check(env: CodeEnv) -> None:
+    team = started(env, on_invalid="continue")
     assert play(team, HALF, "hm")[4]["agent"] == "coder"
     _, reward, _, _, info = play(team, RIGHT, "<tests>[]</tests>")
     assert (reward, info["success"], info["local_reward"]) == (1.0, True, 0.0)
 
 
-def test_echoing_the_prompts_earns_nothing(world: CodeEnv) -> None:
+def test_echoing_the_prompts_earns_nothing(env: CodeEnv) -> None:
     from drmas_pl.agents.coder_tester.templates import CODER, TESTER
 
     for template in (CODER, TESTER):
         said = template.messages(Observation(TASK.question))[-1]["content"]
-        team = started(world)
+        team = started(env)
         _, reward, terminated, _, info = team.step(said)
         assert (reward, terminated, info["success"], info["local_reward"]) == (0.0, True, False, 0.0)
-        team = started(world)
+        team = started(env)
         _, reward, terminated, _, info = play(team, RIGHT, said)
         assert (terminated, info["success"], info["local_reward"]) == (True, False, 0.0)
 
 
-def test_clones_go_separate_ways(world: CodeEnv) -> None:
-    team = started(world)
+def test_clones_go_separate_ways(env: CodeEnv) -> None:
+    team = started(env)
     team.step(HALF)
     twin = team.clone()
     play(twin, GOOD, RIGHT)
@@ -178,7 +176,7 @@ def test_clones_go_separate_ways(world: CodeEnv) -> None:
         1,
     )
     assert twin.round == 2
-    assert twin.world.grader is world.grader  # type: ignore[attr-defined]
+    assert twin.unwrapped.grader is env.grader  # type: ignore[attr-defined]
 
 
 class Desk(CodeEnv):
@@ -221,19 +219,19 @@ class Deaf(TextEnv):
         ({"tester_reward": -1}, "coder_reward and tester_reward must be at least 0, got 1.0 and -1"),
     ],
 )
-def test_settings_out_of_range_are_refused(world: CodeEnv, settings: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(env: CodeEnv, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CoderTesterTeam(world, **settings)
+        CoderTesterTeam(env, **settings)
 
 
-def test_a_world_that_runs_no_programs_is_refused() -> None:
+def test_an_environment_that_runs_no_programs_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="coder and tester need a world that runs programs, got Deaf; choose env=code"
+        ValueError, match="coder and tester need an environment that runs programs, got Deaf; choose env=code"
     ):
         CoderTesterTeam(Deaf())
 
 
-def speak(agent: str, view: Observation) -> str:
+def speak(agent: str, observation: Observation) -> str:
     """Say something that the agent's grammar accepts."""
     return HALF if agent == "coder" else GOOD
 
@@ -246,5 +244,5 @@ def test_keeps_the_team_contract(on_invalid: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
-def test_keeps_the_team_contract_with_real_programs(world: CodeEnv, on_invalid: Any) -> None:
-    check_team(CoderTesterTeam(world, on_invalid=on_invalid), speak, task=TASK)
+def test_keeps_the_team_contract_with_real_programs(env: CodeEnv, on_invalid: Any) -> None:
+    check_team(CoderTesterTeam(env, on_invalid=on_invalid), speak, task=TASK)

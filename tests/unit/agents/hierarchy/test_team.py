@@ -63,7 +63,7 @@ def test_the_verifier_opens_every_turn() -> None:
 def test_only_queries_and_answers_reach_the_environment() -> None:
     team = started()
     play(team, NO, SEARCH, YES, ANSWER)
-    assert team.world.actions == ["<search>lyon</search>", "<answer>France</answer>"]  # type: ignore[attr-defined]
+    assert team.unwrapped.actions == ["<search>lyon</search>", "<answer>France</answer>"]  # type: ignore[attr-defined]
 
 
 def test_history_holds_queries_and_information_in_order() -> None:
@@ -83,7 +83,7 @@ def test_history_holds_queries_and_information_in_order() -> None:
 def test_history_length_keeps_the_latest_records() -> None:
     team = started(history_length=3)
     play(team, NO, SEARCH, NO, SEARCH)
-    assert [record.text for record in team.observe("search").history] == ["seen 1", "lyon", "seen 2"]
+    assert [message.text for message in team.observe("search").history] == ["seen 1", "lyon", "seen 2"]
 
 
 def test_no_on_the_last_turn_fails_by_default() -> None:
@@ -116,9 +116,9 @@ def test_an_unusable_verdict_may_count_as_either(counts_as: Any, speaker: str) -
 def test_an_unusable_query_may_cost_a_turn() -> None:
     team = started(on_invalid="continue")
     play(team, NO, "lyon")
-    assert team.world.actions == [""]  # type: ignore[attr-defined]
+    assert team.unwrapped.actions == [""]  # type: ignore[attr-defined]
     assert (team.agent_selection, team.turn) == ("verifier", 1)
-    assert [record.kind for record in team.history] == ["information"]
+    assert [message.kind for message in team.history] == ["information"]
 
 
 def test_clones_go_separate_ways() -> None:
@@ -134,7 +134,7 @@ def test_clones_go_separate_ways() -> None:
     [
         ({"last_turn": "stop"}, "last_turn must be 'fail' or 'answer', got 'stop'"),
         ({"on_missing_verdict": "no"}, "on_missing_verdict must be 'reject' or 'approve', got 'no'"),
-        ({"history_length": 0}, "history_length must be at least 1 record or None"),
+        ({"history_length": 0}, "history_length must be at least 1 message or None"),
         ({"on_invalid": "x"}, "on_invalid must be 'end' or 'continue'"),
     ],
 )

@@ -90,7 +90,7 @@ def test_everyone_sees_everything_and_thoughts_stay_private() -> None:
     assert team.observe("verifier") == team.observe("solver")
 
 
-def test_worlds_without_a_judge_are_played_unmeasured() -> None:
+def test_environments_without_a_judge_are_played_unmeasured() -> None:
     total, _, info, _ = talk(start(OneAnswer()), WRONG, NO, RIGHT)
     assert (total, info["metrics"]) == (1.0, {"rounds": 2})
 
@@ -183,7 +183,7 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
 
 
 def test_rewarding_verdicts_needs_a_judge() -> None:
-    with pytest.raises(ValueError, match="needs a world with a judge method, got OneAnswer"):
+    with pytest.raises(ValueError, match="needs an environment with a judge method, got OneAnswer"):
         LoopTeam(OneAnswer(), verdict_reward=0.5)
 
 

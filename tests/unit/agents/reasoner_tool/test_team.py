@@ -20,14 +20,14 @@ PRINTS_THREE, PRINTS_FOUR = "```python\nprint(3)\n```", "```python\nprint(4)\n``
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[MathToolEnv]:
+def env() -> Iterator[MathToolEnv]:
     env = MathToolEnv((TASK,), grader_workers=1, workers=1)
     yield env
     env.close()
 
 
-def started(world: MathToolEnv, **settings: Any) -> ReasonerToolTeam:
-    team = ReasonerToolTeam(world, **settings)
+def started(env: MathToolEnv, **settings: Any) -> ReasonerToolTeam:
+    team = ReasonerToolTeam(env, **settings)
     team.reset(options={"task": TASK})
     return team
 
@@ -38,8 +38,8 @@ def play(team: ReasonerToolTeam, *utterances: str) -> tuple[str, float, bool, bo
     return result
 
 
-def test_agreement_ends_the_episode(world: MathToolEnv) -> None:
-    team = started(world)
+def test_agreement_ends_the_episode(env: MathToolEnv) -> None:
+    team = started(env)
     assert team.step(THREE)[4]["agent"] == "programmer"
     _, reward, terminated, _, info = team.step(PRINTS_THREE)
     assert (reward, terminated, info["success"]) == (1.0, True, True)
@@ -53,13 +53,13 @@ def test_agreement_ends_the_episode(world: MathToolEnv) -> None:
     }
 
 
-def test_agreement_on_a_wrong_answer_earns_nothing(world: MathToolEnv) -> None:
-    _, reward, terminated, _, info = play(started(world), FOUR, PRINTS_FOUR)
+def test_agreement_on_a_wrong_answer_earns_nothing(env: MathToolEnv) -> None:
+    _, reward, terminated, _, info = play(started(env), FOUR, PRINTS_FOUR)
     assert (reward, terminated, info["success"], info["metrics"]["agreed"]) == (0.0, True, False, 1.0)
 
 
-def test_without_agreement_both_go_again_and_the_program_is_graded(world: MathToolEnv) -> None:
-    team = started(world)
+def test_without_agreement_both_go_again_and_the_program_is_graded(env: MathToolEnv) -> None:
+    team = started(env)
     assert play(team, THREE, PRINTS_FOUR)[4]["agent"] == "reasoner"
     _, reward, terminated, _, info = play(team, FOUR, PRINTS_THREE)
     assert (reward, terminated, info["success"]) == (1.0, True, True)
@@ -68,47 +68,47 @@ def test_without_agreement_both_go_again_and_the_program_is_graded(world: MathTo
         0.0,
         0.0,
     )
-    team = started(world, max_rounds=1)
+    team = started(env, max_rounds=1)
     assert play(team, THREE, PRINTS_FOUR)[1:3] == (0.0, True)
 
 
-def test_the_programmer_does_not_see_the_solution_of_the_round(world: MathToolEnv) -> None:
-    team = started(world)
+def test_the_programmer_does_not_see_the_solution_of_the_round(env: MathToolEnv) -> None:
+    team = started(env)
     team.step(THREE)
     assert team.observe("programmer").history == ()
     team.step(PRINTS_FOUR)
-    records = (
+    messages = (
         Message("reasoner", "solution", THREE),
         Message("programmer", "program", "print(4)"),
         Message("env", "result", "4"),
     )
-    assert team.observe("reasoner").history == records
+    assert team.observe("reasoner").history == messages
     team.step(FOUR)
-    assert team.observe("programmer").history == records
+    assert team.observe("programmer").history == messages
     assert len(team.observe("reasoner").history) == 4
 
 
-def test_a_program_that_fails_agrees_with_nobody(world: MathToolEnv) -> None:
-    team = started(world, max_rounds=1)
+def test_a_program_that_fails_agrees_with_nobody(env: MathToolEnv) -> None:
+    team = started(env, max_rounds=1)
     _, reward, terminated, _, info = play(team, THREE, "```python\n1 / 0\n```")
     assert (reward, terminated, info["metrics"]["program_failed"]) == (0.0, True, 1.0)
     assert Message("env", "result", "error: ZeroDivisionError: division by zero") in team.history
 
 
-def test_local_rewards_have_their_weights(world: MathToolEnv) -> None:
-    team = started(world, reasoner_reward=0.25, programmer_reward=0.5)
+def test_local_rewards_have_their_weights(env: MathToolEnv) -> None:
+    team = started(env, reasoner_reward=0.25, programmer_reward=0.5)
     assert team.step(THREE)[4]["local_reward"] == 0.25
     assert team.step(PRINTS_FOUR)[4]["local_reward"] == 0.0
     assert team.step(FOUR)[4]["local_reward"] == 0.0
     assert team.step(PRINTS_THREE)[4]["local_reward"] == 0.5
-    team = started(world)
+    team = started(env)
     assert [team.step(said)[4]["local_reward"] for said in (THREE, PRINTS_THREE)] == [0.0, 0.0]
 
 
-def test_unusable_turns_end_or_go_on(world: MathToolEnv) -> None:
-    assert started(world).step("3")[1:3] == (0.0, True)
-    assert play(started(world), THREE, "3")[1:3] == (0.0, True)
-    team = started(world, on_invalid="continue")
+def test_unusable_turns_end_or_go_on(env: MathToolEnv) -> None:
+    assert started(env).step("3")[1:3] == (0.0, True)
+    assert play(started(env), THREE, "3")[1:3] == (0.0, True)
+    team = started(env, on_invalid="continue")
     assert team.step("3")[4]["agent"] == "programmer"
     assert team.step(PRINTS_THREE)[4]["agent"] == "reasoner"
     assert play(team, THREE)[4]["agent"] == "programmer"
@@ -116,17 +116,17 @@ def test_unusable_turns_end_or_go_on(world: MathToolEnv) -> None:
     assert (reward, terminated, info["metrics"]["program_failed"]) == (0.0, True, 1.0)
 
 
-def test_echoing_the_prompts_earns_nothing(world: MathToolEnv) -> None:
+def test_echoing_the_prompts_earns_nothing(env: MathToolEnv) -> None:
     for template in (REASONER, PROGRAMMER):
         said = template.messages(Observation(TASK.question))[-1]["content"]
         for first in ((), (THREE,)):
-            team = started(world, reasoner_reward=1.0, programmer_reward=1.0)
+            team = started(env, reasoner_reward=1.0, programmer_reward=1.0)
             _, reward, terminated, _, info = play(team, *first, said)
             assert (reward, terminated, info["local_reward"]) == (0.0, True, 0.0)
 
 
-def test_clones_go_separate_ways(world: MathToolEnv) -> None:
-    team = started(world)
+def test_clones_go_separate_ways(env: MathToolEnv) -> None:
+    team = started(env)
     team.step(THREE)
     twin = team.clone()
     play(twin, PRINTS_FOUR, FOUR)
@@ -145,16 +145,14 @@ def test_clones_go_separate_ways(world: MathToolEnv) -> None:
         ),
     ],
 )
-def test_settings_out_of_range_are_refused(
-    world: MathToolEnv, settings: dict[str, Any], message: str
-) -> None:
+def test_settings_out_of_range_are_refused(env: MathToolEnv, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReasonerToolTeam(world, **settings)
+        ReasonerToolTeam(env, **settings)
 
 
-def test_a_world_that_runs_no_programs_is_refused() -> None:
+def test_an_environment_that_runs_no_programs_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="need a world that runs programs, got MathEnv; choose env=math_tool"
+        ValueError, match="need an environment that runs programs, got MathEnv; choose env=math_tool"
     ):
         ReasonerToolTeam(MathEnv((TASK,)))
 
@@ -168,7 +166,7 @@ class Desk(MathToolEnv):
 
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
 def test_keeps_the_team_contract(on_invalid: Any) -> None:
-    def speak(agent: str, view: Observation) -> str:
+    def speak(agent: str, observation: Observation) -> str:
         return FOUR if agent == "reasoner" else PRINTS_THREE
 
     team = ReasonerToolTeam(Desk((TASK,), grader_workers=1, workers=1), on_invalid=on_invalid)

@@ -69,43 +69,43 @@ def test_each_seat_sees_its_own_card_and_nothing_that_the_other_wrote() -> None:
     assert "the first player: check" in shown
 
 
-@pytest.mark.parametrize(("seat", "rival"), [("second", "first"), ("first", "second")])
-def test_a_scripted_player_takes_a_seat(seat: Any, rival: str) -> None:
-    team = start(DEAL, opponent="optimal", opponent_seat=seat)
+@pytest.mark.parametrize(("player", "rival"), [("second", "first"), ("first", "second")])
+def test_a_scripted_opponent_is_one_of_the_players(player: Any, rival: str) -> None:
+    team = start(DEAL, opponent="optimal", opponent_player=player)
     assert team.agent_selection == rival
     assert str(team.observe(rival)).count("Your card") == 1
     reward = say(team, "bet" if rival == "first" else "fold")[1]
-    # the king takes the pot; the reward is the first seat's score whoever played it
-    assert reward == 0.75 and team.world.scores == (0.75, 0.25)  # type: ignore[attr-defined]
-    team = start(opponent="random", opponent_seat=seat)
-    assert say(team, next(iter(team.world.state.legal())))[4]["agent"] == rival  # type: ignore[attr-defined]
+    # the king takes the pot; the reward is the first player's score whoever played it
+    assert reward == 0.75 and team.unwrapped.scores == (0.75, 0.25)  # type: ignore[attr-defined]
+    team = start(opponent="random", opponent_player=player)
+    assert say(team, next(iter(team.unwrapped.state.legal())))[4]["agent"] == rival  # type: ignore[attr-defined]
 
 
 def test_zero_sum_credit_pays_each_seat_its_own_score() -> None:
     credit = build(configure("+env=kuhn", "+agents=self_play")["credit"], "credit")
     turns = [
-        make_turn(seat, index=place, agent_index=place // 2, reward=reward)
-        for place, (seat, reward) in enumerate([("first", 0.0), ("second", 0.0), ("first", 0.75)])
+        make_turn(player, index=place, agent_index=place // 2, reward=reward)
+        for place, (player, reward) in enumerate([("first", 0.0), ("second", 0.0), ("first", 0.75)])
     ]
     trajectory = Trajectory(DEAL, 0, tuple(turns), 0.75, "terminated")
     table = build_turn_batch(
-        [trajectory], {seat: Player(seat) for seat in ("first", "second")}, credit=credit
+        [trajectory], {player: Player(player) for player in ("first", "second")}, credit=credit
     )
     assert table.score.tolist() == [0.75, 0.25, 0.75]
 
 
 def test_prompts_say_what_there_is() -> None:
-    view = Observation(
+    observation = Observation(
         "Q", (Message("env", "information", "board"), Message("env", "private", "You are the first player."))
     )
-    assert Player.templates["compact"].text(view) == "Q\nboard\nYou are the first player.\nact: "
-    _, user = Player.templates["full"].messages(view)
+    assert Player.templates["compact"].text(observation) == "Q\nboard\nYou are the first player.\nact: "
+    _, user = Player.templates["full"].messages(observation)
     assert user["content"].startswith("Q\n\nNow:\nboard\n\nYou are the first player.\n\nThink")
     assert start().step("<action>your action</action>")[1] == 0.0
 
 
-def test_a_world_without_seats_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a world of two seats, got EvenEnv"):
+def test_an_environment_without_players_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs an environment of two players, got EvenEnv"):
         SelfPlayTeam(EvenEnv([EMPTY]))
 
 
@@ -114,8 +114,8 @@ def test_a_world_without_seats_is_refused() -> None:
 def test_keeps_the_contract_of_a_team(game: Any, opponent: Any) -> None:
     tasks = make_tasks(game, size=2, opening_moves=0)
 
-    def script(agent: str, view: Observation) -> str:
-        shown = view.history[0].text if len(view.history) > 1 else view.question
+    def script(agent: str, observation: Observation) -> str:
+        shown = observation.history[0].text if len(observation.history) > 1 else observation.question
         offered = shown.rpartition("possible actions: ")[2].rstrip(".").split(", ")
         return f"<action>{offered[0]}</action>"
 

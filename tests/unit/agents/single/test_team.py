@@ -1,4 +1,4 @@
-"""A team of one in worlds of one and of several turns."""
+"""A team of one in environments of one and of several turns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start(**settings: Any) -> SingleTeam:
     return team
 
 
-def test_acts_until_the_world_ends_the_episode() -> None:
+def test_acts_until_the_environment_ends_the_episode() -> None:
     team = start(protocol="search")
     _, reward, terminated, _, info = team.step("<think>hm</think><search>a</search>")
     assert (reward, terminated, info["agent"]) == (0.0, False, "actor")
@@ -78,7 +78,7 @@ def test_unusable_utterances_end_the_episode_or_cost_a_turn() -> None:
 def test_only_the_newest_records_are_shown() -> None:
     team = start(protocol="search", history_length=1)
     team.step("<search>a</search>")
-    assert [record.kind for record in team.observe("actor").history] == ["information"]
+    assert [message.kind for message in team.observe("actor").history] == ["information"]
 
 
 def test_clones_part_ways() -> None:

@@ -17,7 +17,7 @@ from drmas_pl.types import Message, Task
 from tests.helpers.toy import EvenEnv
 
 TASK = Task("t", "grid", metadata={"board": ["A..", ".#.", "..G"]})
-WORLDS: dict[str, Any] = {"plan_path": PlanPathEnv, "sokoban": SokobanEnv, "sudoku": SudokuEnv}
+ENVS: dict[str, Any] = {"plan_path": PlanPathEnv, "sokoban": SokobanEnv, "sudoku": SudokuEnv}
 
 
 def start(**settings: Any) -> ToolPlannerTeam:
@@ -37,7 +37,7 @@ def test_a_proposal_is_tried_out_and_changes_nothing() -> None:
         Message("tool", "proposal", "D D R R"),
         Message("env", "check", "Solved.\n...\n.#.\n..A"),
     )
-    assert team.world.board(team.world.state).startswith("A")  # type: ignore[attr-defined]
+    assert team.unwrapped.board(team.unwrapped.state).startswith("A")  # type: ignore[attr-defined]
     _, reward, terminated, _, info = team.step("<action>D D R  R</action>")
     assert terminated and info["success"] and reward == pytest.approx(2.46)
     assert info["local_reward"] == 0.0 and info["metrics"]["followed"] == 1.0
@@ -60,7 +60,7 @@ def test_settings_count() -> None:
     assert start(tool_reward=0.0).step("<proposal>D</proposal>")[4]["local_reward"] == 0.0
     team = start(history_length=1)
     team.step("<proposal>D</proposal>")
-    assert [record.kind for record in team.observe("planner").history] == ["check"]
+    assert [message.kind for message in team.observe("planner").history] == ["check"]
     team = start(history_length=None)
     for text in ("<proposal>D</proposal>", "<action>D</action>") * 2:
         team.step(text)
@@ -91,8 +91,8 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
         start(**settings)
 
 
-def test_a_world_without_preview_is_refused() -> None:
-    with pytest.raises(ValueError, match="need a world with a preview method, got EvenEnv"):
+def test_an_environment_without_preview_is_refused() -> None:
+    with pytest.raises(ValueError, match="need an environment with a preview method, got EvenEnv"):
         ToolPlannerTeam(EvenEnv([TASK]))
 
 
@@ -110,11 +110,11 @@ def test_prompts_say_what_there_is() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(WORLDS))
+@pytest.mark.parametrize("name", sorted(ENVS))
 def test_examples_in_the_prompts_earn_nothing(name: str) -> None:
-    for task in WORLDS[name](size=5).tasks:
+    for task in ENVS[name](size=5).tasks:
         for agent in (Proposer, Planner):
-            team = ToolPlannerTeam(WORLDS[name]([task]))
+            team = ToolPlannerTeam(ENVS[name]([task]))
             team.reset()
             shown = "\n".join(
                 message["content"] for message in agent.templates["full"].messages(team.observe("tool"))
@@ -126,14 +126,14 @@ def test_examples_in_the_prompts_earn_nothing(name: str) -> None:
             assert team.step(f"<action>{text}</action>")[1] < 0
 
 
-@pytest.mark.parametrize("name", sorted(WORLDS))
+@pytest.mark.parametrize("name", sorted(ENVS))
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
 def test_keeps_the_contract_of_a_team(name: str, on_invalid: Any) -> None:
-    world: TextEnv = WORLDS[name](size=2)
-    check_team(ToolPlannerTeam(world, on_invalid=on_invalid, illegal_penalty=0.1))
+    env: TextEnv = ENVS[name](size=2)
+    check_team(ToolPlannerTeam(env, on_invalid=on_invalid, illegal_penalty=0.1))
     moves = {"plan_path": "U D", "sokoban": "L R", "sudoku": "1 1 1; 2 2 2"}[name]
     tags = {"tool": "proposal", "planner": "action"}
     check_team(
-        ToolPlannerTeam(WORLDS[name](size=2), on_invalid=on_invalid),
-        lambda agent, view: f"<{tags[agent]}>{moves}</{tags[agent]}>",
+        ToolPlannerTeam(ENVS[name](size=2), on_invalid=on_invalid),
+        lambda agent, observation: f"<{tags[agent]}>{moves}</{tags[agent]}>",
     )

@@ -13,7 +13,7 @@ from drmas_pl.config.compose import Choices, complete, compose_file, compose_run
 from drmas_pl.errors import ConfigError
 from tests.helpers.launching import configure
 
-WORLD = ("+env=search", "+agents=hierarchy")
+SETUP = ("+env=search", "+agents=hierarchy")
 CSV = "lightning.pytorch.loggers.CSVLogger"
 
 
@@ -24,29 +24,29 @@ CSV = "lightning.pytorch.loggers.CSVLogger"
             ("+env=serch", "+agents=loop"),
             "env has no option 'serch'; did you mean 'search'. choose from: code, custom,",
         ),
-        ((*WORLD, "advantage=dr_mass"), "advantage has no option 'dr_mass'; did you mean 'dr_mas"),
-        ((*WORLD, "model=zzz"), "model has no option 'zzz'; choose from: hub"),
+        ((*SETUP, "advantage=dr_mass"), "advantage has no option 'dr_mass'; did you mean 'dr_mas"),
+        ((*SETUP, "model=zzz"), "model has no option 'zzz'; choose from: hub"),
         (("experiment=paper_maths",), "did you mean 'paper_math"),
-        ((*WORLD, "rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
-        ((*WORLD, "+rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
-        ((*WORLD, "++optimiser.lr=3"), "unknown setting 'optimiser'; did you mean 'optimizer'"),
-        ((*WORLD, "lr=3"), "unknown setting 'lr'; did you mean 'optimizer.lr'"),
-        ((*WORLD, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, "),
-        ((*WORLD, "env.max_turn=3"), "unknown setting 'env.max_turn'; did you mean 'env.max_turns'"),
-        ((*WORLD, "agents.roles.answer.samplng={}"), "did you mean 'agents.roles.answer.sampling'"),
+        ((*SETUP, "rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
+        ((*SETUP, "+rollout.sampels=3"), "unknown setting 'rollout.sampels'; did you mean 'rollout.samples'"),
+        ((*SETUP, "++optimiser.lr=3"), "unknown setting 'optimiser'; did you mean 'optimizer'"),
+        ((*SETUP, "lr=3"), "unknown setting 'lr'; did you mean 'optimizer.lr'"),
+        ((*SETUP, "zzz=3"), "unknown setting 'zzz'; the top level has advantage, agents, "),
+        ((*SETUP, "env.max_turn=3"), "unknown setting 'env.max_turn'; did you mean 'env.max_turns'"),
+        ((*SETUP, "agents.roles.answer.samplng={}"), "did you mean 'agents.roles.answer.sampling'"),
         (
-            (*WORLD, "agents.roles.answer.sampling.temprature=1"),
+            (*SETUP, "agents.roles.answer.sampling.temprature=1"),
             "did you mean 'agents.roles.answer.sampling.temperature'",
         ),
-        ((*WORLD, "agents.roles.answer.model.pth=x"), "did you mean 'agents.roles.answer.model.path'"),
-        ((*WORLD, "seed=0,1"), "seed has several values; add --multirun"),
-        ((*WORLD, "seed=[0"), "cannot read"),
-        ((*WORLD, "seed"), "cannot read 'seed'; settings look like key=value"),
-        ((*WORLD, "logger=[defualt,wandb]"), "logger has no option 'defualt'; did you mean 'default'"),
-        ((*WORLD, "advantage=[grpo,rloo]"), r"advantage takes one file, got \[grpo,rloo\]"),
-        ((*WORLD, "+logger.x.save_dir=y"), "unknown setting 'logger.x'; logger has csv, tensorboard"),
-        ((*WORLD, f"+logger.x._target_={CSV}", "+logger.x.savedir=y"), "did you mean 'logger.x.save_dir'"),
-        ((*WORLD, "env._target_=nowhere.Env"), "env._target_='nowhere.Env' cannot be imported"),
+        ((*SETUP, "agents.roles.answer.model.pth=x"), "did you mean 'agents.roles.answer.model.path'"),
+        ((*SETUP, "seed=0,1"), "seed has several values; add --multirun"),
+        ((*SETUP, "seed=[0"), "cannot read"),
+        ((*SETUP, "seed"), "cannot read 'seed'; settings look like key=value"),
+        ((*SETUP, "logger=[defualt,wandb]"), "logger has no option 'defualt'; did you mean 'default'"),
+        ((*SETUP, "advantage=[grpo,rloo]"), r"advantage takes one file, got \[grpo,rloo\]"),
+        ((*SETUP, "+logger.x.save_dir=y"), "unknown setting 'logger.x'; logger has csv, tensorboard"),
+        ((*SETUP, f"+logger.x._target_={CSV}", "+logger.x.savedir=y"), "did you mean 'logger.x.save_dir'"),
+        ((*SETUP, "env._target_=nowhere.Env"), "env._target_='nowhere.Env' cannot be imported"),
     ],
 )
 def test_mistakes_are_refused_with_the_nearest_name(words: tuple[str, ...], message: str) -> None:
@@ -94,7 +94,7 @@ def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Pat
     (folder / "wrong.yaml").write_text("# @package _global_\nrollout:\n  sampels: 3\n")
     flag = f"--config-dir={tmp_path}"
     assert configure(*separate([flag, "experiment=mine"])[1])["rollout"]["samples"] == 3
-    assert configure(*separate([flag, "experiment=settings", *WORLD])[1])["rollout"]["samples"] == 4
+    assert configure(*separate([flag, "experiment=settings", *SETUP])[1])["rollout"]["samples"] == 4
     with pytest.raises(ConfigError, match="choose env and agents"):
         compose_run(separate([flag, "experiment=settings"])[1])
     (tmp_path / "env").mkdir()
@@ -102,7 +102,7 @@ def test_a_folder_of_own_files_adds_options_whose_keys_are_checked(tmp_path: Pat
     config = configure(*separate([flag, "env=toy", "agents=loop"])[1])
     assert config["env"]["name"] == "EvenEnv" and config["output_dir"].startswith("outputs/EvenEnv-loop/")
     with pytest.raises(ConfigError, match=r"unknown setting 'rollout.sampels'"):
-        compose_run(separate([flag, "experiment=wrong", *WORLD])[1])
+        compose_run(separate([flag, "experiment=wrong", *SETUP])[1])
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_loggers_are_added(tmp_path: Path, words: tuple[str, ...], names: list[s
     (folder / "own.yaml").write_text(
         f"# @package _global_\nlogger:\n  x:\n    _target_: {CSV}\n    save_dir: y\n"
     )
-    config = configure(*separate([f"--config-dir={tmp_path}", *WORLD, *words])[1])
+    config = configure(*separate([f"--config-dir={tmp_path}", *SETUP, *words])[1])
     assert list(config["logger"]) == names
 
 
@@ -133,7 +133,7 @@ def test_a_file_of_the_run_folder_takes_what_no_mlflow_server_is_there_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    words = (*WORLD, "logger=mlflow", "output_dir=/runs/a")
+    words = (*SETUP, "logger=mlflow", "output_dir=/runs/a")
     assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "sqlite:////runs/a/logs/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert configure(*words)["logger"]["mlflow"]["tracking_uri"] == "http://host:5000"
@@ -145,19 +145,19 @@ def test_a_folder_or_a_name_of_the_hub_is_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    model = configure(*WORLD, f"model={value}", "model.lr=0.5")["model"]
+    model = configure(*SETUP, f"model={value}", "model.lr=0.5")["model"]
     assert (model["path"], model["template"], model["lr"]) == (value, "full", 0.5)
     with pytest.raises(
         ConfigError, match=r"no option 'gpt3'; choose .*; or name a folder, or a model of the hub"
     ):
-        configure(*WORLD, "model=gpt3")
+        configure(*SETUP, "model=gpt3")
 
 
 def test_models_can_be_swept() -> None:
-    words = compose_run([*WORLD, "model=Qwen/A,/b"], multirun=True)[1]
+    words = compose_run([*SETUP, "model=Qwen/A,/b"], multirun=True)[1]
     assert words[2:] == ["model=hub", "++model.path=Qwen/A,/b"]
     with pytest.raises(ConfigError, match="model has no option 'Qwen/A'"):
-        compose_run([*WORLD, "model=tiny_math,Qwen/A"], multirun=True)
+        compose_run([*SETUP, "model=tiny_math,Qwen/A"], multirun=True)
 
 
 class Other:
@@ -186,7 +186,7 @@ HERE = "tests.unit.tools.launch.test_compose"
     ],
 )
 def test_a_target_takes_the_place_of_a_preset(words: tuple[str, ...], expected: dict[str, Any]) -> None:
-    node = configure(*WORLD, *words)["advantage"]
+    node = configure(*SETUP, *words)["advantage"]
     assert node.pop("_target_").startswith(HERE) and node == expected
 
 
@@ -203,12 +203,12 @@ def test_a_target_takes_the_place_of_a_preset(words: tuple[str, ...], expected: 
 )
 def test_settings_of_a_target_are_those_that_it_takes(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        configure(*WORLD, *words)
+        configure(*SETUP, *words)
 
 
 def test_another_team_or_role_keeps_what_is_not_its_argument() -> None:
     agents = configure(
-        *WORLD,
+        *SETUP,
         "agents._target_=tests.helpers.toy.WriterEditor",
         "agents.roles.search._target_=tests.helpers.toy.Speaker",
         "agents.roles.search.lr=0.5",
@@ -218,40 +218,40 @@ def test_another_team_or_role_keeps_what_is_not_its_argument() -> None:
 
 
 def test_a_target_in_a_sweep_drops_the_preset_too() -> None:
-    words = [*WORLD, f"advantage._target_={HERE}.Other", "advantage.strength=1,2"]
+    words = [*SETUP, f"advantage._target_={HERE}.Other", "advantage.strength=1,2"]
     config, overrides = compose_run(words, multirun=True)
     assert set(config.advantage) == {"_target_", "strength"} and "~advantage.unit" in overrides
 
 
 def test_a_sweep_stands_for_its_first_value() -> None:
     assert first_values(["++seed=range(4,6)", "++a=[1,2]"], multirun=True) == ["++seed=4", "++a=[1,2]"]
-    config, words = compose_run([*WORLD, "seed=4,5", "advantage=grpo,dr_mas"], multirun=True)
+    config, words = compose_run([*SETUP, "seed=4,5", "advantage=grpo,dr_mas"], multirun=True)
     assert (config.seed, config.advantage.unit) == (4, "trajectory")
     assert words[2:] == ["++seed=4,5", "advantage=grpo,dr_mas"]
     with pytest.raises(ConfigError, match="advantage has no option 'gpro'"):
-        compose_run([*WORLD, "advantage=dr_mas,gpro"], multirun=True)
+        compose_run([*SETUP, "advantage=dr_mas,gpro"], multirun=True)
 
 
 def test_what_a_sweep_may_be_is_read_by_hydras_grammar() -> None:
-    config, words = compose_run([*WORLD, "advantage=glob(g*,exclude=ga*)", "seed=range(4,6)"], multirun=True)
+    config, words = compose_run([*SETUP, "advantage=glob(g*,exclude=ga*)", "seed=range(4,6)"], multirun=True)
     assert config.seed == 4
     assert dict(config.advantage) == compose_file("advantage", "gigpo")
     assert words[2:] == ["advantage=glob(g*,exclude=ga*)", "++seed=range(4,6)"]
     with pytest.raises(ConfigError, match=r"advantage=glob\(x\*\) matches no file; there are "):
-        compose_run([*WORLD, "advantage=glob(x*)"], multirun=True)
+        compose_run([*SETUP, "advantage=glob(x*)"], multirun=True)
     with pytest.raises(ConfigError, match="advantage has no option 'gpro'"):
-        compose_run([*WORLD, "advantage=choice(gpro,grpo)"], multirun=True)
+        compose_run([*SETUP, "advantage=choice(gpro,grpo)"], multirun=True)
     with pytest.raises(
         ConfigError, match=r"optimizer.lr=interval\(0,1\) is a range, .* hydra/sweeper=optuna"
     ):
-        compose_run([*WORLD, "optimizer.lr=interval(0,1)"], multirun=True)
+        compose_run([*SETUP, "optimizer.lr=interval(0,1)"], multirun=True)
     with pytest.raises(ConfigError, match=r"optimizer\.lr has several values; add --multirun"):
-        compose_run([*WORLD, "optimizer.lr=interval(0,1)"])
+        compose_run([*SETUP, "optimizer.lr=interval(0,1)"])
 
 
 def test_a_plugin_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="it comes with a plugin: pip install hydra-no_such-sweeper"):
-        compose_run([*WORLD, "hydra/sweeper=no_such"], multirun=True)
+        compose_run([*SETUP, "hydra/sweeper=no_such"], multirun=True)
 
 
 def test_a_primary_file_of_ones_own_starts_from_ours(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_primary_file_of_ones_own_starts_from_ours(tmp_path: Path) -> None:
 
 
 def test_run_folders_are_named_for_what_is_run() -> None:
-    config, _ = compose_run(WORLD)
+    config, _ = compose_run(SETUP)
     assert complete(config).output_dir.startswith("outputs/search-hierarchy/20")
     config.output_dir = "there"
     assert complete(config, job=2).output_dir == "there/2"

@@ -20,7 +20,7 @@ from tests.helpers.toy import TEAM_WORDS
 
 WORDS = (
     "+env=custom",
-    "env._target_=tests.integration.test_cli_train.ToyWorld",
+    "env._target_=tests.integration.test_cli_train.ToyEnv",
     *TEAM_WORDS,
     "model=tiny_random",
     "output_dir=run",

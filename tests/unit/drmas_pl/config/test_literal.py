@@ -15,7 +15,7 @@ from drmas_pl.config.compose import Choices
 from drmas_pl.config.literal import literal_values
 from tests.helpers.launching import configure
 
-WORLD = ("+env=search", "+agents=hierarchy")
+SETUP = ("+env=search", "+agents=hierarchy")
 AWKWARD = "a=b (c), d's \"e\" $f ${g} {h} [i] \\ \\${j} \\' ~ # : * ? é\\"
 # three question marks mean a value that must still be given
 TEXT = st.text(
@@ -57,7 +57,7 @@ def test_one_path_is_one_path(key: str, text: str) -> None:
     ],
 )
 def test_a_run_takes_its_paths_literally(key: str) -> None:
-    found: object = configure(*WORLD, f"{key}={AWKWARD}")
+    found: object = configure(*SETUP, f"{key}={AWKWARD}")
     for name in key.split("."):
         assert isinstance(found, dict)
         found = found[name]
@@ -66,12 +66,12 @@ def test_a_run_takes_its_paths_literally(key: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "null"])
 def test_nothing_is_null(value: str) -> None:
-    assert configure(*WORLD, f"resume={value}", f"data.test={value}")["data"]["test"] is None
+    assert configure(*SETUP, f"resume={value}", f"data.test={value}")["data"]["test"] is None
 
 
 def test_structures_and_sweeps_are_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configure(*WORLD, "data.train=[a.jsonl, b.jsonl]")["data"]["train"] == ["a.jsonl", "b.jsonl"]
-    assert configure(*WORLD, "data.train={_target_: tests.helpers.toy.make_tasks}")["data"]["train"] == {
+    assert configure(*SETUP, "data.train=[a.jsonl, b.jsonl]")["data"]["train"] == ["a.jsonl", "b.jsonl"]
+    assert configure(*SETUP, "data.train={_target_: tests.helpers.toy.make_tasks}")["data"]["train"] == {
         "_target_": "tests.helpers.toy.make_tasks"
     }
     assert literal_values(["data.train=a,b"], multirun=True) == ["data.train=a,b"]
@@ -84,7 +84,7 @@ def test_structures_and_sweeps_are_still_read(tmp_path: Path, monkeypatch: pytes
 
 def test_a_template_is_no_structure() -> None:
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
-    assert configure(*WORLD, f"model.chat_template={template}")["model"]["chat_template"] == template
+    assert configure(*SETUP, f"model.chat_template={template}")["model"]["chat_template"] == template
 
 
 def test_a_folder_of_configurations_may_be_called_anything(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from drmas_pl.functional import (
     discounted_team_future,
     group_ids,
     group_normalize,
+    player_return_advantage,
     return_to_go,
-    seat_return_advantage,
 )
 
 
@@ -59,15 +59,15 @@ def test_a_failed_reward_spoils_earlier_rows_only() -> None:
 
 def test_seats_are_normalised_apart() -> None:
     reward, trajectory, step = rollout()
-    seat = torch.arange(40) % 2
-    returns = return_to_go(reward, group_ids(trajectory, seat), step, gamma=0.9)
-    got = seat_return_advantage(reward, trajectory, step, seat=seat, gamma=0.9)
-    torch.testing.assert_close(got, group_normalize(returns, seat, seat))
+    player = torch.arange(40) % 2
+    returns = return_to_go(reward, group_ids(trajectory, player), step, gamma=0.9)
+    got = player_return_advantage(reward, trajectory, step, player=player, gamma=0.9)
+    torch.testing.assert_close(got, group_normalize(returns, player, player))
     for key in (0, 1):
-        assert got[seat == key].mean().item() == pytest.approx(0, abs=1e-6)
-        assert got[seat == key].std().item() == pytest.approx(1, abs=1e-4)
+        assert got[player == key].mean().item() == pytest.approx(0, abs=1e-6)
+        assert got[player == key].std().item() == pytest.approx(1, abs=1e-4)
     assert not torch.allclose(
-        got, seat_return_advantage(reward, trajectory, step, seat=seat, gamma=0.9, eps=1.0)
+        got, player_return_advantage(reward, trajectory, step, player=player, gamma=0.9, eps=1.0)
     )
 
 

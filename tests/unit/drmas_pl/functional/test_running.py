@@ -1,4 +1,4 @@
-"""Running baselines per (game, seat)."""
+"""Running baselines per (game, player)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_matches_a_loop_and_splitting_the_batch_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     score, key = torch.rand(50, generator=generator), torch.randint(0, 4, (50,), generator=generator)
     mean, expected = [0.0] * 4, []
-    for value, seat in zip(score.tolist(), key.tolist()):
-        expected.append(value - mean[seat])
-        mean[seat] = 0.8 * mean[seat] + 0.2 * value
+    for value, player in zip(score.tolist(), key.tolist()):
+        expected.append(value - mean[player])
+        mean[player] = 0.8 * mean[player] + 0.2 * value
     whole, end = RunningBaseline(torch.zeros(0), decay=0.8).advantage(score, key)
     assert whole.tolist() == pytest.approx(expected, abs=1e-6)
     assert end.mean.tolist() == pytest.approx(mean)

@@ -192,7 +192,7 @@ def test_tasks_and_the_word_for_success_are_the_environment_s_own() -> None:
         metric = "arrived"
 
     env = GymnasiumTextEnv(gymnasium.wrappers.TimeLimit(Named(), 7))
-    assert env.tasks == make_tasks(3) and SingleTeam(env).world.metric == "arrived"
+    assert env.tasks == make_tasks(3) and SingleTeam(env).unwrapped.metric == "arrived"
     assert GymnasiumTextEnv(Named(), tasks=make_tasks(1)).tasks == make_tasks(1)
 
 
@@ -216,8 +216,8 @@ def test_text_environments_and_wrappers_around_them_are_left_alone() -> None:
     wrapped: Any = Loud(env)
     assert as_text_env(env) is env and as_text_env(wrapped) is wrapped
     team = SingleTeam(wrapped)
-    assert team.reset(seed=0)[0] == "TOY 0?" and team.world is env
-    assert isinstance(SingleTeam(Walk()).world, TextEnv)
+    assert team.reset(seed=0)[0] == "TOY 0?" and team.unwrapped is env
+    assert isinstance(SingleTeam(Walk()).unwrapped, TextEnv)
 
 
 def test_what_is_no_environment_is_refused() -> None:

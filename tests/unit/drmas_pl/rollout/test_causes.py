@@ -25,21 +25,21 @@ import json
 def read(text):
     return json.loads(text)
 
-class World:
+class Maze:
     def act(self, action):
         return read(action)
 """
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A class from a file of a user's in the working directory."""
-    path = tmp_path / "their_world.py"
+    path = tmp_path / "their_maze.py"
     path.write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("their_world")
+    module = ModuleType("their_maze")
     exec(compile(SOURCE, str(path), "exec"), vars(module))
-    return module.World()
+    return module.Maze()
 
 
 def raised(call: Callable[[], Any]) -> BaseException:
@@ -54,24 +54,24 @@ def raised(call: Callable[[], Any]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def test_line_is_the_innermost_of_user_code_and_method_the_one_that_was_called(world: Any) -> None:
-    cause = describe_cause(raised(lambda: world.act("{")), agent="solver")
+def test_line_is_the_innermost_of_user_code_and_method_the_one_that_was_called(maze: Any) -> None:
+    cause = describe_cause(raised(lambda: maze.act("{")), agent="solver")
     assert cause.startswith("JSONDecodeError: Expecting property name")
-    assert cause.endswith("(their_world.py:5, World.act, agent 'solver')")
-    assert fault_line(raised(lambda: world.act("{"))) == "their_world.py:5"
+    assert cause.endswith("(their_maze.py:5, Maze.act, agent 'solver')")
+    assert fault_line(raised(lambda: maze.act("{"))) == "their_maze.py:5"
 
 
-def test_frames_of_the_library_around_user_code_are_passed_over(world: Any) -> None:
+def test_frames_of_the_library_around_user_code_are_passed_over(maze: Any) -> None:
     class Env(TextEnv):
         def begin(self, task: Task) -> str:
             return task.question
 
         def act(self, action: str) -> StepResult:
-            return world.act(action)
+            return maze.act(action)
 
     env = Env([Task("a", "q")])
     env.reset(options={"task": env.tasks[0]})
-    assert describe_cause(raised(lambda: env.step("{"))).endswith("(their_world.py:5, Env.act)")
+    assert describe_cause(raised(lambda: env.step("{"))).endswith("(their_maze.py:5, Env.act)")
 
 
 def test_a_fault_inside_the_library_names_its_own_line() -> None:

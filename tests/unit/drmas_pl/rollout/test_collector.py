@@ -490,8 +490,8 @@ def test_leaving_the_program_anywhere_in_user_code_costs_one_trajectory(place: s
     if place == "team":
         player.team.__class__ = type("Leaving", (WriterEditor,), {"play": leave})
     elif place in ("begin", "clone"):
-        world = player.team.world
-        world.__class__ = type("Leaving", (EvenEnv,), {place: leave})
+        env = player.team.unwrapped
+        env.__class__ = type("Leaving", (EvenEnv,), {place: leave})
     else:
         setattr(player.agents["writer"], place, leave)
     (trajectory,) = player.collect(
@@ -567,7 +567,7 @@ def test_local_rewards_and_metrics_are_noted() -> None:
             return Move(
                 move.speakers,
                 action=move.action,
-                records=move.records,
+                messages=move.messages,
                 local_reward=0.5 if agent == "writer" else 0.0,
             )
 

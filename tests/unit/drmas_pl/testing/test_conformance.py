@@ -67,7 +67,7 @@ class TwoClimbers(Team):
         if agent == "scout":
             self.notes.append(parsed.verdict or "")
             return Move(
-                ("climber",), records=(Message("scout", "note", f"{len(self.notes)} {parsed.verdict}"),)
+                ("climber",), messages=(Message("scout", "note", f"{len(self.notes)} {parsed.verdict}"),)
             )
         return Move(("scout",), action="up" if self.notes[-1] == "go" else "")
 
@@ -95,8 +95,8 @@ def test_a_good_team_passes(on_invalid: Any) -> None:
 def test_a_team_may_be_given_a_script() -> None:
     spoken: list[tuple[str, str]] = []
 
-    def script(agent: str, view: Observation) -> str:
-        spoken.append((agent, view.question))
+    def script(agent: str, observation: Observation) -> str:
+        spoken.append((agent, observation.question))
         return "<verify>go</verify>" if agent == "scout" else "<answer>x</answer>"
 
     check_team(TwoClimbers(Ladder()), script, episodes=1)
@@ -356,7 +356,7 @@ class Blind(TwoClimbers):
 
 
 class Choosy(TwoClimbers):
-    def visible(self, agent: str) -> tuple[Message, ...]:
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
         return (self.history[0],) if agent == "climber" else ()
 
 
@@ -374,7 +374,7 @@ class LocalWords(TwoClimbers):
 
 class Chatty(TwoClimbers):
     def play(self, agent: str, parsed: Parsed) -> Move:
-        return Move(("scout",), records=())
+        return Move(("scout",), messages=())
 
 
 class Forgetful(TwoClimbers):
@@ -406,10 +406,10 @@ class Loose(TwoClimbers):
             r"Stranger.reset: .*: Stranger.begin lets \['stranger'\] speak; this team has \['scout', 'climber'\]",
         ),
         (Mute, r"Mute: info\['agent'\]: expected agent_selection, 'scout', got climber"),
-        (Blind, r"Blind.observe\('scout'\): expected a Observation, got what\?"),
+        (Blind, r"Blind.observe\('scout'\): expected an Observation, got what\?"),
         (
             Choosy,
-            r"Choosy.observe\('climber'\): expected a Observation, got IndexError: list index out of range",
+            r"Choosy.observe\('climber'\): expected an Observation, got IndexError: list index out of range",
         ),
         (
             Brittle,
@@ -437,7 +437,7 @@ def test_a_world_that_cannot_be_cloned_fails_the_team() -> None:
 def test_a_probe_of_a_sound_team_finds_nothing_and_touches_nothing() -> None:
     team = TwoClimbers(Ladder())
     probe_team(team, (TASK, TASK))
-    assert (team.world.task, team.history, team.turn, team.agent_selection) == (None, [], 0, None)
+    assert (team.unwrapped.task, team.history, team.turn, team.agent_selection) == (None, [], 0, None)
 
 
 class WordlessLadder(Ladder):

@@ -1,4 +1,4 @@
-"""Games of two seats as an environment: scores, scripted opponents, what is shown to whom."""
+"""Games of two players as an environment: scores, scripted opponents, what is shown to whom."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def test_a_scripted_opponent_answers_and_its_rival_sees_the_own_card_alone() -> 
 
 
 def test_a_scripted_opponent_may_have_the_first_seat() -> None:
-    env = start(DEAL, opponent="optimal", opponent_seat="first")
+    env = start(DEAL, opponent="optimal", opponent_player="first")
     shown = env.reset(seed=0)[0]
     assert "Your card: J" in shown and "the first player: bet" in shown
     assert env.step("call")[1:3] == (0.0, True)
-    env = start(opponent="random", opponent_seat="first")
-    assert env.seat == 1 and env.state.public().count("X") == 1
+    env = start(opponent="random", opponent_player="first")
+    assert env.current_player == 1 and env.state.public().count("X") == 1
     assert env.step("")[1] == 0.0
 
 
@@ -107,9 +107,9 @@ def test_the_seed_decides_what_a_random_opponent_does() -> None:
 @pytest.mark.parametrize("game", ["tictactoe", "kuhn"])
 def test_random_play_against_a_perfect_player_gains_nothing(game: Any) -> None:
     source, scores, wins = random.Random(0), [], 0
-    for number, seat in enumerate(("first", "second") * 100):
+    for number, player in enumerate(("first", "second") * 100):
         env = BoardGameEnv(
-            make_tasks(game, size=40, seed=1), game=game, opponent="optimal", opponent_seat=seat
+            make_tasks(game, size=40, seed=1), game=game, opponent="optimal", opponent_player=player
         )
         env.reset(seed=number)
         while True:
@@ -124,12 +124,12 @@ def test_random_play_against_a_perfect_player_gains_nothing(game: Any) -> None:
 
 
 @pytest.mark.parametrize("game", ["tictactoe", "kuhn"])
-@pytest.mark.parametrize("seat", ["first", "second"])
-def test_perfect_play_beats_random_play(game: Any, seat: Any) -> None:
+@pytest.mark.parametrize("player", ["first", "second"])
+def test_perfect_play_beats_random_play(game: Any, player: Any) -> None:
     scores = []
     for number in range(150):
         env = BoardGameEnv(
-            make_tasks(game, size=30, opening_moves=0), game=game, opponent="random", opponent_seat=seat
+            make_tasks(game, size=30, opening_moves=0), game=game, opponent="random", opponent_player=player
         )
         env.reset(seed=number)
         terminated = False
@@ -174,7 +174,7 @@ def test_openings_are_disjoint_and_settings_count() -> None:
     [
         ({"game": "chess"}, "game must be one of tictactoe, kuhn, got 'chess'"),
         ({"opponent": "human"}, "opponent must be one of None, random, optimal"),
-        ({"opponent_seat": "third"}, "opponent_seat must be one of first, second"),
+        ({"opponent_player": "third"}, "opponent_player must be one of first, second"),
         ({"render_mode": "human"}, "render_mode must be one of None, ansi, rgb_array"),
         ({"tasks": None, "game": "kuhn", "size": 0}, "size must be at least 1"),
         ({"tasks": None, "opening_moves": 9}, r"opening_moves must be in \[0, 4\]"),

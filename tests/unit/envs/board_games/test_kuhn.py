@@ -33,24 +33,26 @@ def test_who_wins_how_much(played: tuple[str, ...], high: int, low: int) -> None
 
 
 def value(state: KuhnPoker, first: dict[int, str] | None, second: dict[int, str] | None) -> float:
-    """Return the chips that the first seat expects; None plays the equilibrium, else moves are looked up by what a seat knows."""
+    """Return the chips that the first player expects; None plays the equilibrium, else moves are looked up by what a player knows."""
     if state.chips is not None:
         return float(state.chips)
-    plan = (first, second)[state.seat]
+    plan = (first, second)[state.current_player]
     policy: Policy = (
-        state.optimal() if plan is None else {plan[hash((state.cards[state.seat], state.played))]: 1.0}
+        state.optimal()
+        if plan is None
+        else {plan[hash((state.cards[state.current_player], state.played))]: 1.0}
     )
     return sum(weight * value(state.after(move), first, second) for move, weight in policy.items())
 
 
-def plans(seat: int) -> list[dict[int, str]]:
-    """Return every deterministic strategy of a seat."""
+def plans(player: int) -> list[dict[int, str]]:
+    """Return every deterministic strategy of a player."""
     known = sorted(
         {
-            (state.cards[seat], played, KuhnPoker(state.cards, played).legal())
+            (state.cards[player], played, KuhnPoker(state.cards, played).legal())
             for state in DEALS
             for played in ((), ("check",), ("bet",), ("check", "bet"))
-            if len(played) % 2 == seat
+            if len(played) % 2 == player
         }
     )
     choices = product(*(legal for _, _, legal in known))
@@ -74,7 +76,7 @@ def test_the_equilibrium_is_worth_what_is_known_and_nobody_gains_by_leaving_it()
 def test_nothing_public_depends_on_the_cards() -> None:
     for played in ((), ("check",), ("bet",), ("check", "bet")):
         states = [KuhnPoker(state.cards, played) for state in DEALS]
-        assert len({(state.public(), state.legal(), state.seat) for state in states}) == 1
+        assert len({(state.public(), state.legal(), state.current_player) for state in states}) == 1
         assert {state.private(0) for state in states} == {f"Your card: {card}" for card in CARDS}
         assert all(state.private(0) != state.private(1) for state in states)
 

@@ -37,17 +37,17 @@ def test_the_game_has_as_many_positions_and_endings_as_is_known() -> None:
     assert games(TicTacToe()) == (131184, 77904, 46080)
 
 
-def worst(state: TicTacToe, seat: int) -> float:
+def worst(state: TicTacToe, player: int) -> float:
     """Return the lowest score that a perfect player ever gets against any moves of the other one."""
     if state.scores is not None:
-        return state.scores[seat]
-    moves = state.optimal() if state.seat == seat else state.legal()
-    return min(worst(state.after(move), seat) for move in moves)
+        return state.scores[player]
+    moves = state.optimal() if state.current_player == player else state.legal()
+    return min(worst(state.after(move), player) for move in moves)
 
 
-@pytest.mark.parametrize("seat", [0, 1])
-def test_perfect_play_is_never_beaten(seat: int) -> None:
-    assert worst(TicTacToe(), seat) == 0.5
+@pytest.mark.parametrize("player", [0, 1])
+def test_perfect_play_is_never_beaten(player: int) -> None:
+    assert worst(TicTacToe(), player) == 0.5
 
 
 def test_perfect_play_wins_where_it_can() -> None:

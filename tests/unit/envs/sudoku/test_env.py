@@ -40,8 +40,8 @@ def test_a_solution_earns_one_and_the_potential(action_format: Any, action: str)
         ("4 3 2", 0.25 - 0.01, "No number stands twice. Empty cells: 1."),
         ("4 3 1", -0.25 - 0.01, "These numbers stand twice"),
         ("4 3 2; 4 3 0", -0.01, "No number stands twice. Empty cells: 2."),
-        ("1 1 2", -0.01, "TrainingRow 1 column 1 is given and must stay"),
-        ("4 3 2; 1 1 2; 4 4 1", 0.25 - 0.01, "TrainingRow 1 column 1 is given"),
+        ("1 1 2", -0.01, "Row 1 column 1 is given and must stay"),
+        ("4 3 2; 1 1 2; 4 4 1", 0.25 - 0.01, "Row 1 column 1 is given"),
         ("1 1 1", -0.01, "No number stands twice. Empty cells: 2."),
         ("4 3 5", -0.01, "Not executed"),
         ("four three two", -0.01, "Not executed"),
@@ -59,10 +59,7 @@ def test_clues_are_checked_in_whole_grids_too() -> None:
     other = "2143\n4321\n1234\n3412"
     observation, reward, terminated, _, info = start(action_format="grid").step(other)
     assert reward == pytest.approx(-0.01) and not terminated and not info["success"]
-    assert (
-        observation.startswith("TrainingRow 1 column 1 is given")
-        and info["metrics"]["illegal_actions"] == 1.0
-    )
+    assert observation.startswith("Row 1 column 1 is given") and info["metrics"]["illegal_actions"] == 1.0
 
 
 def test_a_limit_truncates_and_is_no_success() -> None:

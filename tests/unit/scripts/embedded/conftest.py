@@ -27,4 +27,6 @@ def search_episodes(search_team: HierarchyTeam) -> list[Episode]:
 
 @pytest.fixture(scope="session")
 def search_tokenizer(search_episodes: list[Episode]) -> PreTrainedTokenizerFast:
-    return build_tokenizer([TEMPLATES["search"].text(episode.states[-1].view) for episode in search_episodes])
+    return build_tokenizer(
+        [TEMPLATES["search"].text(episode.states[-1].observation) for episode in search_episodes]
+    )

@@ -69,11 +69,11 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
     phase = Phase(SLIPPING, 1, learns_slips, 1e-3)
     ids, targets, weights = Writer(tokenizer, random.Random(1)).conversation(PROBLEM, phase)
     first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "-4 bad, 3 ok <verify>reject</verify>"
-    records = (Message("solver", "solution", first), Message("verifier", "critique", critique))
+    messages = (Message("solver", "solution", first), Message("verifier", "critique", critique))
     prompts = [
         COMPACT_SOLVER.text(Observation(QUESTION)),
-        COMPACT_VERIFIER.text(Observation(QUESTION, records[:1])),
-        COMPACT_SOLVER.text(Observation(QUESTION, records)),
+        COMPACT_VERIFIER.text(Observation(QUESTION, messages[:1])),
+        COMPACT_SOLVER.text(Observation(QUESTION, messages)),
     ]
     for prompt, said in zip(prompts, (first, critique, first), strict=True):
         start = len(tokenizer.encode(prompt))

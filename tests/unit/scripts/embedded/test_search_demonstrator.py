@@ -77,12 +77,14 @@ def test_each_probability_governs_its_own_state(
     task = next(task for task in read_tasks("embedded:search/validation") if task.metadata["hops"] == hops)
     chain = atlas.chain(task)
     shown = "\n".join(line for line, fact in atlas.lines.items() if fact in chain[:known])
-    view = Observation(
+    observation = Observation(
         task.question,
         (Message("env", "information", f"<information>{shown}</information>"),) if shown else (),
     )
-    right = Demonstrator(atlas, PERFECT, random.Random(0)).speak(role, view, chain)
-    wrong = Demonstrator(atlas, replace(PERFECT, **{kind: 1.0}), random.Random(0)).speak(role, view, chain)
+    right = Demonstrator(atlas, PERFECT, random.Random(0)).speak(role, observation, chain)
+    wrong = Demonstrator(atlas, replace(PERFECT, **{kind: 1.0}), random.Random(0)).speak(
+        role, observation, chain
+    )
     assert right != wrong
 
 
@@ -114,12 +116,12 @@ def test_disguise_renames_consistently_and_touches_nothing_else() -> None:
         .apply(Episode((state,), ("Guinea-Bissau", "Guinea", "1"), 1.0))
         .states[0]
     )
-    name, code = got.words["answer"], got.view.history[1].text.split(": ")[1].split(",")[0]
-    other = got.view.history[0].text.removesuffix(" phone code")
+    name, code = got.words["answer"], got.observation.history[1].text.split(": ")[1].split(",")[0]
+    other = got.observation.history[0].text.removesuffix(" phone code")
     assert code.isdigit()
     assert len({name, other, "Guinea", "Guinea-Bissau"}) == 4
-    assert got.view.question == f"Is {name} in {other}?"
-    assert got.view.history[1].text == f"{name}: {code}, not {code}-268."
+    assert got.observation.question == f"Is {name} in {other}?"
+    assert got.observation.history[1].text == f"{name}: {code}, not {code}-268."
     assert (got.words["verifier"], got.hops, got.known) == ("no", 1, 1)
 
 

@@ -26,7 +26,7 @@ def test_training_text_is_what_the_roles_render_and_read(
         for state in episode.states:
             for role, words in state.words.items():
                 prefix, branch = next(branches)
-                assert tree.trunk[:prefix] + branch[:1] == agents[role].render(state.view).ids
+                assert tree.trunk[:prefix] + branch[:1] == agents[role].render(state.observation).ids
                 assert branch[-1] == search_tokenizer.eos_token_id
                 parsed = agents[role].parse(agents[role].decode(branch[1:]))
                 assert (parsed.status, parsed.verdict or parsed.action) == ("valid", words)
