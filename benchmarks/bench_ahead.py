@@ -34,7 +34,7 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Completion, GenerationRequest, Message, Task
 from drmas_pl.workers.build import AgentBinding, build_groups
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 
 AGENTS = ("first", "second")
 TURNS = 4

@@ -35,8 +35,8 @@ from drmas_pl.models.loading import load_model, resolve
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.types import GenerationRequest, SamplingParams
 from drmas_pl.utils.memory import keep_freed_memory
-from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
 
 TRL_SCRIPT = Path(__file__).with_name("trl_iteration.py")
 _NUMBER = re.compile(r"-?\d+")

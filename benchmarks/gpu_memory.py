@@ -23,9 +23,9 @@ from benchmarks.gpu import SIZES, build
 from benchmarks.workload import table
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.testing import tiny_tokenizer
-from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.offload import RELEASED, device_meter
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
 
 GIB = 2**30
 

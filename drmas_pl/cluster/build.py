@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from drmas_pl.cluster.crew import RayActorGroup
 from drmas_pl.cluster.critic_rank import ValueRank, ValueRankSpec
-from drmas_pl.cluster.pool import Pool
 from drmas_pl.cluster.process import Load
 from drmas_pl.cluster.rank import Rank, RankSpec
+from drmas_pl.cluster.ray_actor_group import RayActorGroup
 from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.cluster.remote_critic import RemoteValueWorker
+from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings
-from drmas_pl.workers.build import GroupPlan, Sharing
-from drmas_pl.workers.build_critics import CriticPlan
+from drmas_pl.workers.build import PolicyWorkerPlan, Sharing
+from drmas_pl.workers.build_critics import ValueWorkerPlan
 
 
 def build_remote_groups(
-    plans: Sequence[GroupPlan],
-    pool: Pool,
+    plans: Sequence[PolicyWorkerPlan],
+    pool: RayResourcePool,
     *,
     load: Load,
     engine: EngineFactory,
@@ -36,7 +36,7 @@ def build_remote_groups(
 
     Args:
         plans: The groups; their agents must not be bound to weights, since they travel to other processes.
-        pool: Places for the ranks; groups that :func:`crews_of` puts together must sit together there.
+        pool: Places for the ranks; groups that :func:`actor_groups_of` puts together must sit together there.
         load: Returns model and tokenizer for a model name; called on every rank.
         engine: Returns the engine of a group, by its name, that generates with a policy; called on every rank.
         accelerator: As in Lightning.
@@ -49,7 +49,7 @@ def build_remote_groups(
         GroupLost: A rank died while it was started.
     """
     settings, groups = pool.settings, {}
-    crews = crews_of(plans, "per_agent" if lora is None else "lora")
+    crews = actor_groups_of(plans, "per_agent" if lora is None else "lora")
     adapted = {
         members: lora is not None and any(plan.settings.trainable for plan in members) for members in crews
     }
@@ -72,13 +72,14 @@ def build_remote_groups(
             seed=seed,
             lora=lora if adapted[members] else None,
         )
-        crew, alone = (
-            RayActorGroup(names, parts, pool=pool, kind=Rank),
-            not settings.colocate and len(members) == 1,
-        )
+        crew = RayActorGroup(names, parts, pool=pool, kind=Rank)
         for plan in members:
             groups[plan.name] = RemotePolicyWorker(
-                plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats, alone=alone
+                plan,
+                crew=crew,
+                timeout=settings.stage_timeout,
+                max_retries=settings.repeats,
+                owns_devices=not settings.colocate and len(members) == 1,
             )
     for group in groups.values():
         group.wait()
@@ -86,8 +87,8 @@ def build_remote_groups(
 
 
 def build_remote_critics(
-    plans: Sequence[CriticPlan],
-    pool: Pool,
+    plans: Sequence[ValueWorkerPlan],
+    pool: RayResourcePool,
     *,
     load: Load,
     accelerator: str = "auto",
@@ -112,14 +113,20 @@ def build_remote_critics(
         )
         crew = RayActorGroup([plan.label], parts, pool=pool, kind=ValueRank)
         critics[plan.name] = RemoteValueWorker(
-            plan, crew=crew, timeout=settings.stage_timeout, repeats=settings.repeats
+            plan,
+            crew=crew,
+            timeout=settings.stage_timeout,
+            max_retries=settings.repeats,
+            owns_devices=not settings.colocate,
         )
     for critic in critics.values():
         critic.wait()
     return critics
 
 
-def crews_of(plans: Sequence[GroupPlan], sharing: Sharing) -> list[tuple[GroupPlan, ...]]:
+def actor_groups_of(
+    plans: Sequence[PolicyWorkerPlan], sharing: Sharing
+) -> list[tuple[PolicyWorkerPlan, ...]]:
     """Return which groups share processes: with ``lora`` those on one base model with adapters, otherwise none."""
     adapted = {plan.model for plan in plans if plan.settings.trainable} if sharing == "lora" else set()
     families = [
@@ -133,7 +140,7 @@ def crews_of(plans: Sequence[GroupPlan], sharing: Sharing) -> list[tuple[GroupPl
     ]
 
 
-def check_adapters(members: Sequence[GroupPlan], settings: ClusterSettings) -> None:
+def check_adapters(members: Sequence[PolicyWorkerPlan], settings: ClusterSettings) -> None:
     """Refuse to shard a base model with adapters.
 
     Raises:

@@ -1,4 +1,4 @@
-"""One rank of a critic: a process that holds a real :class:`~drmas_pl.workers.critic.ValueWorker` on one device."""
+"""One rank of a critic: a process that holds a real :class:`~drmas_pl.workers.value_worker.ValueWorker` on one device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.process import Address, ProcessParts, RankInfo, RankProcess
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.seeding import derive_seed
-from drmas_pl.workers.build_critics import CriticPlan
-from drmas_pl.workers.critic import CriticReport, ValueWorker
+from drmas_pl.workers.build_critics import ValueWorkerPlan
+from drmas_pl.workers.value_worker import CriticReport, ValueWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class ValueRankSpec(ProcessParts):
         plan: The critic.
     """
 
-    plan: CriticPlan
+    plan: ValueWorkerPlan
 
 
 class ValueRank(RankProcess[ValueWorker]):

@@ -41,7 +41,7 @@ class PlacementPlan:
     seats: Mapping[str, tuple[BundleAssignment, ...]]
 
 
-def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus: float) -> PlacementPlan:
+def plan_placement(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus: float) -> PlacementPlan:
     """Seat the ranks of every group.
 
     Args:
@@ -50,7 +50,7 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
         cpus: CPUs of a bundle.
         gpus: GPUs of a bundle.
 
-    >>> seating = assign_seats({"solver": 2, "verifier": 1}, colocate=True, cpus=1, gpus=1)
+    >>> seating = plan_placement({"solver": 2, "verifier": 1}, colocate=True, cpus=1, gpus=1)
     >>> seating.bundles, seating.seats["verifier"]
     (2, (BundleAssignment(bundle=0, cpus=0.5, gpus=0.5),))
     """
@@ -71,10 +71,10 @@ def assign_seats(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus:
     return PlacementPlan(first, bundle, seats)
 
 
-def crew_name(members: Sequence[str]) -> str:
+def actor_group_name(members: Sequence[str]) -> str:
     """Name the processes that belong to one group, or to several that share them.
 
-    >>> crew_name(["solver"]), crew_name(["solver", "verifier"])
+    >>> actor_group_name(["solver"]), actor_group_name(["solver", "verifier"])
     ('solver', 'solver+verifier')
     """
     return "+".join(members)
@@ -83,7 +83,7 @@ def crew_name(members: Sequence[str]) -> str:
 def room(seating: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> int:
     """Return how many bundles fit: each into one node, all of them into what is free.
 
-    >>> room(assign_seats({"solver": 2}, colocate=True, cpus=2, gpus=0), [{"CPU": 3}, {"CPU": 4}], free={"CPU": 5})
+    >>> room(plan_placement({"solver": 2}, colocate=True, cpus=2, gpus=0), [{"CPU": 3}, {"CPU": 4}], free={"CPU": 5})
     2
     """
     return min(sum(_capacity(node, seating.bundle) for node in nodes), _capacity(free, seating.bundle))

@@ -18,13 +18,13 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from drmas_pl.cluster.environment import RankEnvironment
-from drmas_pl.cluster.snapshot import keep_state, restore_state
+from drmas_pl.cluster.fabric_environment import RankEnvironment
 from drmas_pl.seeding import derive_seed
 from drmas_pl.utils.memory import keep_freed_memory
-from drmas_pl.workers.critic import ValueWorker
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
+from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from drmas_pl.workers.strategies import Parallel, make_strategy
+from drmas_pl.workers.value_worker import ValueWorker
 
 Address = tuple[str, int]
 Load = Callable[[str], tuple[nn.Module, Any]]
@@ -109,13 +109,13 @@ class RankProcess(Generic[Member]):
         """Restore a checkpoint's part of a member."""
         self.members[name].load(folder)
 
-    def keep(self, name: str, folder: Path) -> None:
+    def snapshot(self, name: str, folder: Path) -> None:
         """Write the state to go on from when a rank is lost."""
-        keep_state(self.members[name], folder)
+        write_snapshot(self.members[name], folder)
 
     def restore(self, name: str, folder: Path) -> Any:
-        """Take over what :meth:`keep` wrote."""
-        restore_state(self.members[name], folder)
+        """Take over what :meth:`snapshot` wrote."""
+        read_snapshot(self.members[name], folder)
 
     def _meet(self, parts: ProcessParts, address: Address) -> Fabric:
         """Meet the other ranks at the first one's ``address``."""

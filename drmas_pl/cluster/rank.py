@@ -1,4 +1,4 @@
-"""One rank of worker groups: a process that holds real :class:`~drmas_pl.workers.group.PolicyWorker` objects on one device.
+"""One rank of worker groups: a process that holds real :class:`~drmas_pl.workers.policy_worker.PolicyWorker` objects on one device.
 
 There is one group in it, or all groups that share a base model. Generation alone is divided among ranks.
 """
@@ -18,18 +18,18 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.cluster.first_rank import RankZeroServerEngine, devices_beside_first
+from drmas_pl.cluster.full_weights_engine import FullWeightsEngine
 from drmas_pl.cluster.process import Address, ProcessParts, RankInfo, RankProcess, own_place
-from drmas_pl.cluster.replica import FullWeightsEngine
+from drmas_pl.cluster.rank_zero_engine import RankZeroServerEngine, devices_beside_rank_zero
 from drmas_pl.engines.base import Engine, EngineFactory
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Completion, GenerationRequest, Turn
-from drmas_pl.workers.build import GroupPlan, adapted_policies
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.build import PolicyWorkerPlan, adapted_policies
+from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.strategies import Parallel
-from drmas_pl.workers.update import UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class RankSpec(ProcessParts):
         lora: Shape of the adapters, where the groups are adapters on one base model.
     """
 
-    plans: tuple[GroupPlan, ...]
+    plans: tuple[PolicyWorkerPlan, ...]
     engine: EngineFactory
     lora: LoraSettings | None = None
 
@@ -131,7 +131,7 @@ class Rank(RankProcess[PolicyWorker]):
         return self.members[name].weights_version
 
     def restore(self, name: str, folder: Path) -> int:
-        """Take over what :meth:`keep` wrote; return the version of the weights."""
+        """Take over what :meth:`snapshot` wrote; return the version of the weights."""
         super().restore(name, folder)
         return self.members[name].weights_version
 
@@ -145,7 +145,7 @@ class Rank(RankProcess[PolicyWorker]):
         """Build the engine: one for all ranks if it has a server, else on a whole copy of weights that are going to be sharded."""
         engine = parts.engine(name, policy, tokenizer)
         if isinstance(engine, ServedEngine):
-            engine.use_devices(devices_beside_first(own_place(), fabric))
+            engine.use_devices(devices_beside_rank_zero(own_place(), fabric))
             return RankZeroServerEngine(engine, policy=policy, fabric=fabric)
         if self.ranks == 1 or parts.parallel == "ddp":
             return engine

@@ -1,4 +1,4 @@
-"""A worker group as the driver sees it: the same words as :class:`~drmas_pl.workers.group.PolicyWorker`, the work on its ranks.
+"""A worker group as the driver sees it: the same words as :class:`~drmas_pl.workers.policy_worker.PolicyWorker`, the work on its ranks.
 
 Rows go to every rank, which takes its share of each minibatch; prompts are divided, since samples do not depend on what else is in
 a batch.
@@ -8,33 +8,44 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.cluster.crew import RayActorGroup, Remote
-from drmas_pl.cluster.watch import StageMonitor
+from drmas_pl.cluster.ray_actor_group import RayActorGroup, RemoteWorker
+from drmas_pl.cluster.stage_monitor import StageMonitor
 from drmas_pl.engines.base import Engine
+from drmas_pl.errors import LifecycleError
 from drmas_pl.types import Completion, GenerationRequest, Turn
-from drmas_pl.workers.build import GroupPlan
+from drmas_pl.workers.build import PolicyWorkerPlan
+from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.lifecycle import Lifecycle, State
-from drmas_pl.workers.update import UpdateReport
 
 
-class RemotePolicyWorker(Remote):
+class RemotePolicyWorker(RemoteWorker):
     """Drives the ranks of one worker group. Its agents render and parse here; their weights are elsewhere.
 
     Args:
         plan: The group.
         crew: Its ranks, maybe shared with other groups.
         timeout: Seconds that a stage may take.
-        repeats: How often a stage is repeated that lost a group.
-        alone: Whether its devices are its own, so that it may work while other groups do.
+        max_retries: How often a stage is repeated that lost a group.
+        owns_devices: Whether no other group uses its devices, so that it may work while others do.
     """
 
+    sync_seconds = 0.0
+    generates_while_training = False
+    syncs_in_background = False
+
     def __init__(
-        self, plan: GroupPlan, *, crew: RayActorGroup, timeout: float, repeats: int, alone: bool = False
+        self,
+        plan: PolicyWorkerPlan,
+        *,
+        crew: RayActorGroup,
+        timeout: float,
+        max_retries: int,
+        owns_devices: bool = False,
     ) -> None:
         self.agents: dict[str, Agent] = {
             agent.name: agent for agent in sorted(plan.agents, key=lambda agent: agent.name)
@@ -43,15 +54,16 @@ class RemotePolicyWorker(Remote):
             plan.name,
             crew=crew,
             watch=StageMonitor(plan.name, list(self.agents), timeout=timeout),
-            repeats=repeats,
+            max_retries=max_retries,
+            owns_devices=owns_devices,
         )
-        self.settings, self.alone = plan.settings, alone
+        self.settings = plan.settings
         self.lifecycle = Lifecycle(plan.name)
         self.engine: Engine = RemoteEngine(self)
         self.weights_version = self.parameter_count = 0
 
     def wait(self) -> None:
-        """Wait until every rank has its weights; see :meth:`Remote.wait`."""
+        """Wait until every rank has its weights; see :meth:`RemoteWorker.wait`."""
         super().wait()
         first = self.facts[0]
         self.parameter_count, self.engine.context_length = first.parameter_count, first.context_length
@@ -68,6 +80,13 @@ class RemotePolicyWorker(Remote):
         """Wake the engines with the newest weights for the duration of the block."""
         with self._phase(State.ROLLOUT):
             yield self.engine
+
+    def ahead(self) -> AbstractContextManager[Engine]:
+        """Refuse, since a process on a cluster does one thing at a time; see :meth:`PolicyWorker.ahead`."""
+        raise LifecycleError(
+            f"worker group {self.name!r} runs on a cluster, where a process does one thing at a time, so it cannot generate ahead; "
+            "use cluster=local, or rollout.staleness=0"
+        )
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -118,6 +137,9 @@ class RemotePolicyWorker(Remote):
         tasks = sorted({str(request.order[0]) for request in requests if request.order})
         return lambda: list(itertools.chain.from_iterable(self._finish(refs, "generation", tasks)))
 
+    def memory(self) -> None:
+        """Return None: it needs nothing of this process's device."""
+
     def close(self) -> None:
         """Release the engine for good, and the processes unless other groups in them are still open."""
         self.lifecycle.move(State.CLOSED)
@@ -160,7 +182,7 @@ class RemoteEngine(Engine):
         """Begin at once where the devices are the group's own, or a server does the work; see :meth:`Engine.begin`."""
         return (
             self.group.begin_generation(requests)
-            if self.group.alone or self.group.served
+            if self.group.owns_devices or self.group.served
             else super().begin(requests)
         )
 

@@ -12,7 +12,7 @@ from drmas_pl.workers.weights import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRanks:
+class WorkerRanks:
     """What one worker group asks for itself; None takes the run's value.
 
     Attributes:
@@ -59,7 +59,7 @@ class ClusterSettings:
     stage_timeout: float = 1800.0
     repeats: int = 2
     checkpoint: Layout = "whole"
-    groups: Mapping[str, GroupRanks] = field(default_factory=dict)
+    groups: Mapping[str, WorkerRanks] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,12 +82,12 @@ class ClusterSettings:
         Raises:
             ConfigError: Groups that share processes ask for different ones.
 
-        >>> ClusterSettings(ranks=2, groups={"judge": GroupRanks(ranks=1)}).of("judge")
+        >>> ClusterSettings(ranks=2, groups={"judge": WorkerRanks(ranks=1)}).of("judge")
         (1, 'ddp')
         """
         wanted: dict[str, tuple[int, Parallel]] = {}
         for group in groups:
-            own = self.groups.get(group, GroupRanks())
+            own = self.groups.get(group, WorkerRanks())
             wanted[group] = (own.ranks or self.ranks, own.strategy or self.strategy)
         if len(set(wanted.values())) > 1:
             asked = ", ".join(

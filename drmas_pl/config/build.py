@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerStatus
 
-from drmas_pl.cluster.pool import Pool
+from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.config.cluster import cluster_critics, cluster_groups, cluster_settings, driver_config
 from drmas_pl.config.construct import build, construct, settings
 from drmas_pl.config.critics import configured_critics, critic_settings, planned_critics
@@ -43,7 +43,7 @@ from drmas_pl.types import SamplingParams, Task
 from drmas_pl.utils.memory import keep_freed_memory
 from drmas_pl.utils.validation import shown
 from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
-from drmas_pl.workers.contract import Group
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 from drmas_pl.workers.schedule import GroupSchedule
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,10 @@ class Run:
 
     trainer: MultiAgentTrainer
     team: Team
-    groups: Mapping[str, Group]
+    groups: Mapping[str, PolicyWorkerProtocol]
     data: TaskDataModule
     critics: Critics
-    pool: Pool | None = None
+    pool: RayResourcePool | None = None
 
     def close(self) -> None:
         """Release engines, the processes of groups on a cluster, and the run of W&B."""

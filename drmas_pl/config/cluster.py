@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from drmas_pl.cluster.build import build_remote_critics, build_remote_groups, crews_of
-from drmas_pl.cluster.pool import Pool
+from drmas_pl.cluster.build import actor_groups_of, build_remote_critics, build_remote_groups
 from drmas_pl.cluster.process import Load
 from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.cluster.remote_critic import RemoteValueWorker
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.resource_pool import RayResourcePool
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.config.construct import settings
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings
-from drmas_pl.workers.build import AgentBinding, GroupPlan
-from drmas_pl.workers.build_critics import CriticPlan, check_tokens
+from drmas_pl.workers.build import AgentBinding, PolicyWorkerPlan
+from drmas_pl.workers.build_critics import ValueWorkerPlan, check_tokens
 
 
 def cluster_settings(config: Mapping[str, Any]) -> ClusterSettings | None:
@@ -29,7 +29,7 @@ def cluster_settings(config: Mapping[str, Any]) -> ClusterSettings | None:
     if not config.get("cluster"):
         return None
     groups = {
-        name: settings(GroupRanks, value or {}, f"cluster.groups.{name}")
+        name: settings(WorkerRanks, value or {}, f"cluster.groups.{name}")
         for name, value in config["cluster"]["groups"].items()
     }
     return settings(ClusterSettings, {**config["cluster"], "groups": groups}, "cluster")
@@ -46,12 +46,12 @@ def driver_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def cluster_groups(
     config: Mapping[str, Any],
     cluster: ClusterSettings,
-    plans: Sequence[GroupPlan],
+    plans: Sequence[PolicyWorkerPlan],
     *,
     load: Load,
     engine: EngineFactory,
-    critics: Sequence[CriticPlan] = (),
-) -> tuple[Pool, dict[str, RemotePolicyWorker]]:
+    critics: Sequence[ValueWorkerPlan] = (),
+) -> tuple[RayResourcePool, dict[str, RemotePolicyWorker]]:
     """Reserve places for every group and critic, and start the groups on theirs.
 
     Args:
@@ -70,9 +70,9 @@ def cluster_groups(
         raise ConfigError(
             "with cluster=ray set cluster.ranks and cluster.strategy instead of trainer.devices and trainer.strategy"
         )
-    together = [[plan.name for plan in members] for members in crews_of(plans, config["sharing"])]
+    together = [[plan.name for plan in members] for members in actor_groups_of(plans, config["sharing"])]
     names = [*(plan.name for plan in plans), *(plan.label for plan in critics)]
-    pool = Pool(cluster, names, together=together, wants_gpus=trainer["accelerator"] != "cpu")
+    pool = RayResourcePool(cluster, names, together=together, wants_gpus=trainer["accelerator"] != "cpu")
     lora = settings(LoraSettings, config["lora"], "lora") if config["sharing"] == "lora" else None
     with closed_on_error(pool):
         return pool, build_remote_groups(plans, pool, load=load, engine=engine, lora=lora, **_common(config))
@@ -80,8 +80,8 @@ def cluster_groups(
 
 def cluster_critics(
     config: Mapping[str, Any],
-    pool: Pool,
-    plans: Sequence[CriticPlan],
+    pool: RayResourcePool,
+    plans: Sequence[ValueWorkerPlan],
     bindings: Sequence[AgentBinding],
     *,
     load: Load,
@@ -106,7 +106,7 @@ def cluster_critics(
 
 
 @contextmanager
-def closed_on_error(pool: Pool) -> Iterator[None]:
+def closed_on_error(pool: RayResourcePool) -> Iterator[None]:
     """Give the places back if what stands in the block fails."""
     try:
         yield

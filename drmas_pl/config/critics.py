@@ -15,8 +15,8 @@ from drmas_pl.config.model_settings import ModelSettings, named_model
 from drmas_pl.config.roles import load_named
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import CriticPlan, CriticSharing, build_critics, plan_critics
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.build_critics import CriticSharing, ValueWorkerPlan, build_critics, plan_critics
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 
 # a critic starts from nothing where its agents start from a trained model
 FASTER = 10
@@ -85,7 +85,7 @@ def planned_critics(
     models: Mapping[str, ModelSettings],
     *,
     iterations: int,
-) -> tuple[list[CriticPlan], Callable[[str], tuple[nn.Module, Any]]]:
+) -> tuple[list[ValueWorkerPlan], Callable[[str], tuple[nn.Module, Any]]]:
     """Plan the critics of a run for other processes, see :func:`configured_critics`; return the plans, and what loads their models."""
     if not config["critic"]:
         return [], functools.partial(load_named, models)

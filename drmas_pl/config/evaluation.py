@@ -163,7 +163,7 @@ def _by_frozen_group(section: Mapping[str, Any], sharing: str, folders: Mapping[
     Critics are left out, since there are none.
     """
     # comes with torch, which a word that is not known does not wait for
-    from drmas_pl.workers.build_critics import CRITIC
+    from drmas_pl.workers.value_worker import CRITIC
 
     groups = {Path(folder).name for folder in folders.values()} if sharing == "shared" else set()
     names = {group: "frozen" if len(groups) == 1 else f"frozen-{group}" for group in groups}

@@ -21,7 +21,7 @@ ROLE_SETTINGS = {
     "sampling": "drmas_pl.types.SamplingParams",
     "objective": "drmas_pl.algorithms.objective.PolicyObjective",
     "optimizer": "drmas_pl.optim.OptimizerSettings",
-    "update": "drmas_pl.workers.update.UpdateSettings",
+    "update": "drmas_pl.workers.learner.UpdateSettings",
 }
 ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
 TARGET_KEYS = ("_target_", "_partial_")

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from drmas_pl.cluster.remote import RemotePolicyWorker
-from drmas_pl.cluster.remote_critic import RemoteValueWorker
 from drmas_pl.config.build import Run
 from drmas_pl.data.module import Split
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.group import PolicyWorker
-from drmas_pl.workers.memory import group_memory, plan_memory
+from drmas_pl.workers.memory_plan import plan_memory
+from drmas_pl.workers.protocols import WorkerProtocol
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 GIB = 2**30
@@ -32,15 +30,13 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
         lines.append(
             f"  weights {name!r} ({_count(group.parameter_count)} parameters, {rate}): {', '.join(group.agents)}"
         )
-        if isinstance(group, RemotePolicyWorker):
-            lines.append(f"    {group.describe()}")
+        lines += _place(group)
     for name, critic in run.critics.items():
         rate = f"lr {critic.settings.optimizer.lr:g}"
         lines.append(
             f"  critic {name!r} ({_count(critic.parameter_count)} parameters, {rate}): {', '.join(sorted(critic.agents))}"
         )
-        if isinstance(critic, RemoteValueWorker):
-            lines.append(f"    {critic.describe()}")
+        lines += _place(critic)
     per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
     lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
     device = trainer.fabric.device
@@ -49,11 +45,18 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
     )
 
 
+def _place(worker: WorkerProtocol[Any, Any]) -> list[str]:
+    """Return the line that says where a worker runs, if that is not in this process."""
+    place = worker.describe()
+    return [f"    {place}"] if place else []
+
+
 def memory_line(run: Run, available: int) -> str:
     """Return what the run will need of ``available`` bytes, and what to change if that is too much."""
-    own = [group for group in run.groups.values() if isinstance(group, PolicyWorker)]
+    found = [group.memory() for group in run.groups.values()]
+    here = [memory for memory in found if memory is not None]
     rollout = run.trainer.rollout
-    plan = plan_memory([group_memory(group) for group in own], rollout.residency, staleness=rollout.staleness)
+    plan = plan_memory(here, rollout.residency, staleness=rollout.staleness)
     needs = f"{plan.rollout / GIB:.1f} GiB in rollouts and {plan.training / GIB:.1f} GiB in training"
     line = f"  needs about {needs}; the device has {available / GIB:.1f} GiB"
     if plan.peak <= available:

@@ -19,7 +19,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.team import Team
 from drmas_pl.types import SamplingParams
 from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 
 SAMPLING = ("temperature", "top_p", "top_k")
 TURNS = ("overflow", "invalid_penalty", "on_truncated")

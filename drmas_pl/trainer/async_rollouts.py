@@ -27,10 +27,10 @@ from drmas_pl.rollout.dynamic_sampling import RolloutBatch
 from drmas_pl.trainer.metrics import staleness_metrics
 from drmas_pl.trainer.sync_rollouts import SyncRollouts
 from drmas_pl.types import Completion, GenerationRequest
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import PolicyWorker
-from drmas_pl.workers.handover import BackgroundWeightSync
-from drmas_pl.workers.residency import Residency, engines_ahead
+from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
+from drmas_pl.workers.engine_phases import Residency, engines_ahead
+from drmas_pl.workers.policy_worker import PolicyWorker
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
 class AsyncRollouts(SyncRollouts):
@@ -54,7 +54,7 @@ class AsyncRollouts(SyncRollouts):
         self,
         collector: Collector,
         data: TaskDataModule,
-        groups: Mapping[str, Group],
+        groups: Mapping[str, PolicyWorkerProtocol],
         *,
         last: int,
         kept: RolloutBatch | None = None,
@@ -171,7 +171,7 @@ def check_staleness(versions: Mapping[str, int], newest: Mapping[str, int]) -> N
             )
 
 
-def check_groups(groups: Mapping[str, Group], residency: Residency) -> dict[str, PolicyWorker]:
+def check_groups(groups: Mapping[str, PolicyWorkerProtocol], residency: Residency) -> dict[str, PolicyWorker]:
     """Make sure that every group can learn while its engine generates, and return the groups.
 
     Args:
@@ -189,7 +189,7 @@ def check_groups(groups: Mapping[str, Group], residency: Residency) -> dict[str,
             raise ConfigError(
                 f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0"
             )
-        if not group.generates_alone:
+        if not group.generates_while_training:
             raise ConfigError(
                 f"{what}, but the engine of worker group {name!r} uses the weights or the memory of its trainer; use engine=sglang with "
                 "engine.release=nothing, or engine.copy=true with engine=transformers, or rollout.staleness=0"

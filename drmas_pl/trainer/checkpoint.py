@@ -33,7 +33,7 @@ from drmas_pl.rollout.dynamic_sampling import RolloutBatch, save_drawn
 from drmas_pl.trainer.manifest import MANIFEST, Manifest, aside, read_manifest
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing
-from drmas_pl.workers.contract import Critic, Group
+from drmas_pl.workers.protocols import PolicyWorkerProtocol, ValueWorkerProtocol
 
 AHEAD = "ahead"
 CALLBACKS = "callbacks.pt"
@@ -41,10 +41,10 @@ CALLBACKS = "callbacks.pt"
 
 def save_checkpoint(
     folder: Path,
-    groups: Mapping[str, Group],
+    groups: Mapping[str, PolicyWorkerProtocol],
     manifest: Manifest,
     *,
-    critics: Mapping[str, Critic] | None = None,
+    critics: Mapping[str, ValueWorkerProtocol] | None = None,
     drawn: RolloutBatch | None = None,
     callbacks: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -81,8 +81,8 @@ def save_checkpoint(
 
 def _write_parts(
     partial: Path,
-    groups: Mapping[str, Group],
-    critics: Mapping[str, Critic],
+    groups: Mapping[str, PolicyWorkerProtocol],
+    critics: Mapping[str, ValueWorkerProtocol],
     drawn: RolloutBatch | None,
     callbacks: Mapping[str, Any] | None,
 ) -> None:
@@ -117,10 +117,10 @@ def prune_checkpoints(folder: Path, keep: set[str]) -> None:
 
 def load_checkpoint(
     path: Path,
-    groups: Mapping[str, Group],
+    groups: Mapping[str, PolicyWorkerProtocol],
     *,
     data: Mapping[str, str],
-    critics: Mapping[str, Critic] | None = None,
+    critics: Mapping[str, ValueWorkerProtocol] | None = None,
     allow_changed_data: bool = False,
 ) -> Manifest:
     """Restore every worker group and critic by name.

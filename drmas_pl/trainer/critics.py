@@ -15,14 +15,18 @@ from drmas_pl.algorithms.turn_batch import TokenValues, TurnBatch
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.seeding import derive_seed
-from drmas_pl.workers.contract import Critic, Group
-from drmas_pl.workers.critic import CriticReport
+from drmas_pl.workers.protocols import PolicyWorkerProtocol, ValueWorkerProtocol
+from drmas_pl.workers.value_worker import CriticReport
 
-Critics = Mapping[str, Critic]
+Critics = Mapping[str, ValueWorkerProtocol]
 
 
 def check_critics(
-    estimator: AdvantageEstimator, critics: Critics, groups: Mapping[str, Group], *, credit: CreditRule | None
+    estimator: AdvantageEstimator,
+    critics: Critics,
+    groups: Mapping[str, PolicyWorkerProtocol],
+    *,
+    credit: CreditRule | None,
 ) -> None:
     """Make sure that every trained agent has a critic exactly if the estimator asks for values.
 
@@ -122,7 +126,7 @@ def warmup(critics: Critics) -> int:
     return max((critic.settings.warmup for critic in critics.values()), default=0)
 
 
-def _places(table: TurnBatch, critic: Critic) -> list[int]:
+def _places(table: TurnBatch, critic: ValueWorkerProtocol) -> list[int]:
     """Return the trained turns of a critic's agents."""
     return [
         place

@@ -14,7 +14,7 @@ from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.rollout.batching import build_rows
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch
 from drmas_pl.rollout.filtering import aligned_rows
-from drmas_pl.workers.contract import Group
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
 def kept_rows(table: TurnBatch, drawn: RolloutBatch) -> TurnBatch:
@@ -26,7 +26,7 @@ def kept_rows(table: TurnBatch, drawn: RolloutBatch) -> TurnBatch:
     )
 
 
-def penalised(table: TurnBatch, groups: Iterable[Group]) -> TurnBatch:
+def penalised(table: TurnBatch, groups: Iterable[PolicyWorkerProtocol]) -> TurnBatch:
     """Add the KL penalty of agents that put it into the reward to what is taken from their credit."""
     penalty, trained = table.penalty.clone(), table.trained.tolist()
     for group in groups:

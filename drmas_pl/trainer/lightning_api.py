@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 
 if TYPE_CHECKING:
     from drmas_pl.data.module import TaskDataModule
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from drmas_pl.trainer.run_directory import RunDirectory
     from drmas_pl.trainer.settings import EvaluationSettings
     from drmas_pl.trainer.state import RunState
-    from drmas_pl.workers.contract import Group
+    from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 ACCELERATORS = {"cpu": CPUAccelerator, "cuda": CUDAAccelerator, "mps": MPSAccelerator}
 
@@ -58,7 +58,7 @@ class TrainerProperties:
     evaluation: EvaluationSettings
     module: TeamModule
     data: TaskDataModule
-    groups: dict[str, Group]
+    groups: dict[str, PolicyWorkerProtocol]
     max_iterations: int
     callback_metrics: dict[str, Tensor]
 

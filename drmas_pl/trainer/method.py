@@ -17,7 +17,7 @@ from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
 from drmas_pl.algorithms.objective import PolicyObjective
 from drmas_pl.errors import ConfigError
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,7 @@ UPDATE: Final = Section(
         },
     )
     + _metrics(
-        "workers/update.py",
+        "workers/learner.py",
         "train/{agent}/",
         {
             "loss": ("the agent's part of the loss", "Its value says little; its gradient counts.", "near 0"),
@@ -358,7 +358,7 @@ GROUPS: Final = Section(
     "Worker groups",
     "Counts of the iteration, and means over its optimizer steps.",
     _metrics(
-        "workers/update.py",
+        "workers/learner.py",
         "train/group/{group}/",
         {
             "steps": ("optimizer steps", "Whether the group learns.", "above 0; 0 only without any signal"),
@@ -384,7 +384,7 @@ CRITICS: Final = Section(
     "Critics",
     "With `critic=value_head`; counts of the iteration, and means over its optimizer steps.",
     _metrics(
-        "workers/critic.py",
+        "workers/value_worker.py",
         "train/critic/{critic}/",
         {
             "steps": ("optimizer steps", "Whether the critic learns.", "above 0"),

@@ -14,7 +14,7 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.functional.diagnostics import amplification, global_amplification, group_health
 from drmas_pl.functional.segments import segment_mean, segment_var
 from drmas_pl.types import MetricInfo, Trajectory, Turn
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.learner import UpdateReport
 
 Number = Callable[[Trajectory], float]
 Average = Callable[[Sequence[Trajectory], Number], float]

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from drmas_pl.types import SamplingParams
 from drmas_pl.utils.validation import check_fields
-from drmas_pl.workers.residency import Residency
+from drmas_pl.workers.engine_phases import Residency
 
 
 @dataclass(frozen=True, slots=True)

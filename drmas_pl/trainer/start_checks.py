@@ -17,7 +17,7 @@ from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.types import Task
 from drmas_pl.utils.validation import shown
-from drmas_pl.workers.contract import Group
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
 def check_unused(folder: RunDirectory) -> None:
@@ -32,7 +32,7 @@ def check_unused(folder: RunDirectory) -> None:
         )
 
 
-def check_groups(team: Team, groups: Mapping[str, Group], fabric: Fabric) -> None:
+def check_groups(team: Team, groups: Mapping[str, PolicyWorkerProtocol], fabric: Fabric) -> None:
     """Make sure that worker groups are this trainer's own and hold the team's agents, each once, and nobody else.
 
     Raises:

@@ -19,7 +19,7 @@ from drmas_pl.team import Team
 from drmas_pl.trainer.diagnosis import Diagnosis
 from drmas_pl.trainer.evaluate import Evaluation
 from drmas_pl.trainer.manifest import Manifest
-from drmas_pl.workers.contract import Group
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -133,7 +133,9 @@ class RunState:
         if self.iteration and result.sampled is not None and result.sampled > self.best:
             self.best, self.best_at = result.sampled, self.iteration
 
-    def manifest(self, seed: int, groups: Mapping[str, Group], data: Mapping[str, str]) -> Manifest:
+    def manifest(
+        self, seed: int, groups: Mapping[str, PolicyWorkerProtocol], data: Mapping[str, str]
+    ) -> Manifest:
         """Describe the run for a checkpoint."""
         agents = {
             agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()

@@ -9,18 +9,18 @@ from pathlib import Path
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.credit_rules import CreditRule
 from drmas_pl.algorithms.turn_batch import build_turn_batch
-from drmas_pl.cluster.recovery import StageRetry
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.base import Engine
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_and_play
 from drmas_pl.rollout.filtering import tasks_with_signal
 from drmas_pl.team import Team
+from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.types import Trajectory
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import PolicyWorker
-from drmas_pl.workers.residency import awake_engines
+from drmas_pl.workers.engine_phases import awake_engines
+from drmas_pl.workers.policy_worker import PolicyWorker
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
 def make_collector(
@@ -56,7 +56,7 @@ class SyncRollouts:
         self,
         collector: Collector,
         data: TaskDataModule,
-        groups: Mapping[str, Group],
+        groups: Mapping[str, PolicyWorkerProtocol],
         *,
         settings: RolloutSettings,
         credit: CreditRule | None,

@@ -25,8 +25,6 @@ from drmas_pl.algorithms.credit_rules import CreditRule
 from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
-from drmas_pl.cluster.recovery import StageRetry
-from drmas_pl.cluster.together import update_groups
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
@@ -54,6 +52,7 @@ from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, jud
 from drmas_pl.trainer.diagnosis import diagnose
 from drmas_pl.trainer.evaluate import Evaluation, evaluate
 from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
+from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
 from drmas_pl.trainer.loggers import as_loggers, begin_logging, finalize
 from drmas_pl.trainer.manifest import find_checkpoint
@@ -68,13 +67,14 @@ from drmas_pl.trainer.sync_rollouts import SyncRollouts, make_collector
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.utils.storage import writing
 from drmas_pl.utils.validation import check_arguments, shown
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.critic import CriticReport
-from drmas_pl.workers.handover import BackgroundWeightSync
-from drmas_pl.workers.residency import awake_engines
+from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
+from drmas_pl.workers.engine_phases import awake_engines
+from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 from drmas_pl.workers.schedule import GroupSchedule
 from drmas_pl.workers.strategies import check_precision
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.update_workers import update_workers
+from drmas_pl.workers.value_worker import CriticReport
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
@@ -83,7 +83,7 @@ STAGES = {
     TrainerFn.VALIDATING: RunningStage.VALIDATING,
     TrainerFn.TESTING: RunningStage.TESTING,
 }
-Groups = Mapping[str, Group]
+Groups = Mapping[str, PolicyWorkerProtocol]
 
 
 class MultiAgentTrainer(TrainerProperties):
@@ -384,7 +384,7 @@ class MultiAgentTrainer(TrainerProperties):
                 else None
             )
         self.player = self._make_player(kept)
-        self.recovery.run(self.recovery.keep)
+        self.recovery.run(self.recovery.snapshot)
         self.state.begin()
 
     def _bind(self, team: Team, groups: Groups, data: TaskDataModule, critics: Critics) -> None:
@@ -413,7 +413,7 @@ class MultiAgentTrainer(TrainerProperties):
     ) -> dict[str, CriticReport]:
         """Update the critics; what they have learnt is kept before the policies' update may be repeated."""
         reports = teach(table, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
-        self.recovery.keep()
+        self.recovery.snapshot()
         return reports
 
     def _update(self, rows: Mapping[str, list[TrainingRow]], index: int) -> dict[str, UpdateReport]:
@@ -425,8 +425,10 @@ class MultiAgentTrainer(TrainerProperties):
         )
         seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
         with BackgroundWeightSync(idle=self.player.leaves_engines_idle) as handover:
-            reports = update_groups([self.groups[name] for name in names], rows, seeds, learnt=handover.begin)
-        self.recovery.keep()
+            reports = update_workers(
+                [self.groups[name] for name in names], rows, seeds, learnt=handover.begin
+            )
+        self.recovery.snapshot()
         return reports
 
     @contextmanager
@@ -441,7 +443,7 @@ class MultiAgentTrainer(TrainerProperties):
             raise
         finally:
             self.player.stop()
-            self.recovery.forget()
+            self.recovery.clear()
 
     @contextmanager
     def _running(self, fn: TrainerFn) -> Iterator[None]:

@@ -16,9 +16,9 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings, share_base
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.utils.validation import check_fields, check_type
-from drmas_pl.workers.group import PolicyWorker, PolicyWorkerSettings
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 
 Sharing = Literal["shared", "per_agent", "lora"]
 
@@ -46,7 +46,7 @@ class AgentBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class PolicyWorkerPlan:
     """A worker group before it has weights.
 
     Attributes:
@@ -106,7 +106,7 @@ def plan_groups(
     iterations: int = 1,
     warmup: int = 0,
     schedule: GroupSchedule | None = None,
-) -> list[GroupPlan]:
+) -> list[PolicyWorkerPlan]:
     """Decide which groups there are and how each of them learns; see :func:`build_groups` for the arguments.
 
     Raises:
@@ -122,7 +122,7 @@ def plan_groups(
             * first.update.epochs
         )
         settings = PolicyWorkerSettings(first.optimizer, first.update, first.trainable, max(steps, 1))
-        plans.append(GroupPlan(name, first.model, tuple(member.agent for member in members), settings))
+        plans.append(PolicyWorkerPlan(name, first.model, tuple(member.agent for member in members), settings))
     return plans
 
 
@@ -177,7 +177,11 @@ def build_groups(
 
 
 def adapted_policies(
-    plans: Sequence[GroupPlan], load: Callable[[str], tuple[nn.Module, Any]], lora: LoraSettings, *, seed: int
+    plans: Sequence[PolicyWorkerPlan],
+    load: Callable[[str], tuple[nn.Module, Any]],
+    lora: LoraSettings,
+    *,
+    seed: int,
 ) -> dict[str, tuple[nn.Module, Any]]:
     """Load each model once and give every trainable group that starts from it an adapter; frozen ones use it as it is.
 

@@ -12,15 +12,13 @@ from torch import nn
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueModel
 from drmas_pl.workers.build import AgentBinding, assign_groups
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.value_worker import CRITIC, ValueWorker, ValueWorkerSettings
 
 CriticSharing = Literal["shared", "per_agent"]
-# what the name of a critic begins with where worker groups have names too
-CRITIC = "critic-"
 
 
 @dataclass(frozen=True, slots=True)
-class CriticPlan:
+class ValueWorkerPlan:
     """A critic before it has weights.
 
     Attributes:
@@ -59,7 +57,7 @@ def plan_critics(
     settings: ValueWorkerSettings | None = None,
     model: str | None = None,
     iterations: int = 1,
-) -> list[CriticPlan]:
+) -> list[ValueWorkerPlan]:
     """Give every trained agent a critic of its own, or one to all that speak with the same model; see :func:`build_critics`.
 
     Raises:
@@ -72,7 +70,9 @@ def plan_critics(
     settings = replace(settings, total_steps=max(steps, 1))
     trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]
     return [
-        CriticPlan(name, model or members[0].model, tuple(member.agent.name for member in members), settings)
+        ValueWorkerPlan(
+            name, model or members[0].model, tuple(member.agent.name for member in members), settings
+        )
         for name, members in assign_groups(trained, sharing).items()
     ]
 
@@ -111,7 +111,7 @@ def build_critics(
     return critics
 
 
-def check_tokens(plan: CriticPlan, bindings: Sequence[AgentBinding], tokenizer: Any) -> None:
+def check_tokens(plan: ValueWorkerPlan, bindings: Sequence[AgentBinding], tokenizer: Any) -> None:
     """Make sure that a critic reads what its agents write.
 
     Args:

@@ -92,7 +92,7 @@ class HostStore:
             torch.cuda.synchronize(self._device)
 
 
-class GroupOffload:
+class WorkerOffload:
     """The transition hook of one worker group: weights for rollout, weights and optimizer state for training, nothing while asleep.
 
     Args:

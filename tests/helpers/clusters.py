@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from drmas_pl.algorithms.token_batch import TokenBatch
-from drmas_pl.cluster.build import build_remote_critics, build_remote_groups, crews_of
-from drmas_pl.cluster.pool import Pool
+from drmas_pl.cluster.build import actor_groups_of, build_remote_critics, build_remote_groups
 from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.cluster.remote_critic import RemoteValueWorker
+from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.models.adapters import LoraSettings
@@ -75,8 +75,10 @@ def remote_team(
     plans = plan_groups(bindings, sharing=sharing, iterations=iterations)
     judges = plan_critics(bindings, iterations=iterations, **critics) if critics else []
     names = [*(plan.name for plan in plans), *(plan.label for plan in judges)]
-    pool = Pool(
-        settings, names, together=[[plan.name for plan in members] for members in crews_of(plans, sharing)]
+    pool = RayResourcePool(
+        settings,
+        names,
+        together=[[plan.name for plan in members] for members in actor_groups_of(plans, sharing)],
     )
     lora = LoraSettings() if sharing == "lora" else None
     try:

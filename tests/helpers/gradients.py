@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 
 Rows = dict[str, list[TrainingRow]]
 

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_trainer
 
 Weights = dict[str, dict[str, Tensor]]

@@ -22,9 +22,9 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Message, MetricInfo, Task, Turn
 from drmas_pl.workers.build import AgentBinding, Sharing, build_groups
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 
 
 class AnyText:

@@ -22,10 +22,10 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Completion, GenerationRequest
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.fake_sglang import FakeSglang
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_tasks, make_trainer

@@ -127,7 +127,7 @@ def test_a_run_leaves_one_folder_that_tells_how_it_was_made(
     assert run("seed=3") == 0
     out = capsys.readouterr().out
     assert not logging.getLogger(
-        "drmas_pl.workers.update"
+        "drmas_pl.workers.learner"
     ).disabled  # Hydra would silence what was imported before it
     assert "validation/editor/calls" in out and "custom plays custom" in out and "Traceback" not in out
     (place,) = folder.glob("outputs/custom-custom/*")

@@ -14,8 +14,8 @@ from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.models.value_head import ValueModel, ValueRow
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
 from drmas_pl.workers.strategies import Parallel
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.ranks import on_ranks
 
 # so few tokens at once that there are more micro-batches than ranks, and an odd number of them

@@ -19,8 +19,8 @@ from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.runs import StopAt, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
 

@@ -15,7 +15,7 @@ from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.loading import load_model
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools import evaluate, export, train
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.ranks import on_ranks
 from tests.helpers.runs import StopAt, run, same, timeless
 from tests.helpers.toy import make_groups

@@ -18,8 +18,8 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import ValueWorkerSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.metric_names import explained, unregistered
 from tests.helpers.runs import run
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer

@@ -13,10 +13,10 @@ from torch.distributed.tensor import DTensor
 
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.minibatches import AgentWeight
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.strategies import Parallel
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 

@@ -16,13 +16,13 @@ from lightning.fabric import Fabric
 from safetensors.torch import load_file
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.cluster.pool import Pool
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.resource_pool import RayResourcePool
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import CheckpointError, ConfigError, GroupLost, TrainingStopped
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.strategies import Parallel
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.clusters import Mortal, Silent, Slayer, ray_cluster, remote_groups
 from tests.helpers.runs import StopAt, timeless
 from tests.helpers.runs import run as run_here
@@ -210,7 +210,7 @@ def test_a_group_of_one_rank_starts_anew(tmp_path: Path) -> None:
 
 
 def test_groups_sit_where_they_are_told() -> None:
-    own = ClusterSettings(ranks=1, colocate=False, groups={"editor": GroupRanks(ranks=2)})
+    own = ClusterSettings(ranks=1, colocate=False, groups={"editor": WorkerRanks(ranks=2)})
     with remote_groups(own) as groups:
         gpus = {name: [fact.gpus for fact in group.facts] for name, group in groups.items()}
         assert [len(gpus["writer"]), len(gpus["editor"])] == [1, 2]
@@ -226,9 +226,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_scheduled() -> None:
         ConfigError,
         match=r"ask for 5 places with 1 CPU and 1 GPU each \(ranks: a 5, b 5\).*1 node\(s\) with 8 CPU and 4 GPU",
     ):
-        Pool(ClusterSettings(ranks=5), ["a", "b"])
+        RayResourcePool(ClusterSettings(ranks=5), ["a", "b"])
     with pytest.raises(ConfigError, match="ask for 10 places with 1 CPU each"):
-        Pool(ClusterSettings(ranks=5, colocate=False, gpus_per_rank=0), ["a", "b"])
+        RayResourcePool(ClusterSettings(ranks=5, colocate=False, gpus_per_rank=0), ["a", "b"])
 
 
 def test_a_worker_computes_where_the_driver_does(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from drmas_pl.algorithms.gae_estimator import GaeEstimator
 from drmas_pl.cluster.remote_critic import RemoteValueWorker
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import ConfigError, GroupLost
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.clusters import Mortal, Slayer, ray_cluster, remote_team
 from tests.helpers.runs import StopAt
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_trainer
@@ -78,7 +78,7 @@ def test_critics_learn_what_they_learn_here(tmp_path: Path) -> None:
     whole = run_here(tmp_path / "whole")
     part = run_here(tmp_path / "here", callbacks=[StopAt(2)])
     # a critic may have the name of a group, and its seats are its own
-    own = settings(groups={"critic-shared": GroupRanks(ranks=1)})
+    own = settings(groups={"critic-shared": WorkerRanks(ranks=1)})
     with remote_team(own, critics={"sharing": "shared", "settings": FAST}, **GROUPS) as team:
         (critic,) = team[1].values()
         assert (
@@ -172,7 +172,7 @@ def test_a_lost_critic_is_named_and_groups_of_nobody_are_refused() -> None:
             match=r"names \['critic-both'\], but the worker groups are \['critic-shared', 'writer'\]",
         ),
         remote_team(
-            settings(groups={"critic-both": GroupRanks(ranks=1)}),
+            settings(groups={"critic-both": WorkerRanks(ranks=1)}),
             critics={"sharing": "shared"},
             names=("writer",),
         ),

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from drmas_pl.cluster.pool import Pool
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.resource_pool import RayResourcePool
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import ConfigError
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.clusters import Mortal, Slayer, ray_cluster, remote_groups
 from tests.helpers.runs import StopAt
 from tests.helpers.runs import run as run_here
@@ -72,7 +72,7 @@ def test_two_adapters_on_two_ranks_learn_what_this_process_learns(tmp_path: Path
         assert writer.actors == editor.actors and [fact.gpus for fact in writer.facts] == [
             fact.gpus for fact in editor.facts
         ]
-        assert not writer.alone and writer.parameter_count == editor.parameter_count < 100_000
+        assert not writer.owns_devices and writer.parameter_count == editor.parameter_count < 100_000
         assert_same_course(fit(tmp_path / "there", groups, callbacks=[StopAt(2)]), part)
         assert_close(adapters(tmp_path / "there", 2), adapters(tmp_path / "here", 2))
         assert_same_course(fit(tmp_path / "there", groups, resume=tmp_path / "here"), whole)
@@ -128,8 +128,10 @@ def test_a_frozen_agent_speaks_with_the_base_of_the_others(tmp_path: Path) -> No
 def test_what_cannot_be_is_refused_before_anything_is_started() -> None:
     together = [["a", "b"]]
     with pytest.raises(ConfigError, match=r"ask for 9 places with 1 CPU each \(ranks: a\+b 9\)"):
-        Pool(ClusterSettings(ranks=9, colocate=False, gpus_per_rank=0), ["a", "b"], together=together)
-    settings = ClusterSettings(ranks=2, gpus_per_rank=0, groups={"editor": GroupRanks(ranks=1)})
+        RayResourcePool(
+            ClusterSettings(ranks=9, colocate=False, gpus_per_rank=0), ["a", "b"], together=together
+        )
+    settings = ClusterSettings(ranks=2, gpus_per_rank=0, groups={"editor": WorkerRanks(ranks=1)})
     with (
         pytest.raises(ConfigError, match="groups on one base model share their ranks"),
         remote_groups(settings, sharing="lora"),

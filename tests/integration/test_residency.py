@@ -9,7 +9,7 @@ import pytest
 
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 
 pytestmark = pytest.mark.usefixtures("no_curve")

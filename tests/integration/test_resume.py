@@ -14,8 +14,8 @@ from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.errors import CheckpointError
 from drmas_pl.optim import OptimizerSettings, named_state
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import make_data, make_groups, make_tasks, make_trainer
 

@@ -31,7 +31,7 @@ from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.testing import check_engine
 from drmas_pl.tools.train import main
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams, Trajectory
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.launching import configure
 
 PYTHON = os.environ.get("DRMAS_ENGINE_PYTHON")

@@ -10,11 +10,11 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.cluster.snapshot import keep_state, restore_state
 from drmas_pl.errors import LifecycleError
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, own_share
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 from tests.integration.test_shards import ROWS, assert_equal, state_of
@@ -54,11 +54,11 @@ def course(fabric: Fabric, offload: Any, folder: Path) -> dict[str, Any]:
         group.score(group.module, ROWS["writer"], group.agents["writer"])
     held["asleep"] = (weights(group), moments(group))
     group.save(folder / "saved")
-    keep_state(group, folder / "kept")
+    write_snapshot(group, folder / "kept")
     fabric.barrier()
     with group.training():
         group.update(ROWS, seed=5)
-    restore_state(group, folder / "kept")
+    read_snapshot(group, folder / "kept")
     with group.training():
         group.update(ROWS, seed=6)
     assert (weights(group), moments(group)) == held["asleep"]

@@ -20,9 +20,9 @@ from drmas_pl.models.shard_files import has_shards
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.testing import tiny_policy
 from drmas_pl.tools.export import export
-from drmas_pl.workers.critic import ValueWorker
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.strategies import Parallel
+from drmas_pl.workers.value_worker import ValueWorker
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import Speaker, make_groups
 from tests.integration import test_critic_ranks

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.cluster.snapshot import keep_state, restore_state
 from drmas_pl.optim import named_state
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, whole_state, whole_weights
+from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 
@@ -54,12 +54,12 @@ def sharded(fabric: Fabric, folder: Path) -> dict[str, Any]:
     loaded = state_of(group)
     learn(group)
     group.save(folder / "sharded")
-    keep_state(group, folder / "kept")
+    write_snapshot(group, folder / "kept")
     fabric.barrier()
     kept = state_of(group)
     learn(group)
     moved = state_of(group)
-    restore_state(group, folder / "kept")
+    read_snapshot(group, folder / "kept")
     return {
         "loaded": loaded,
         "kept": kept,
@@ -96,10 +96,10 @@ def test_checkpoints_and_kept_states_of_a_sharded_group(tmp_path: Path) -> None:
 
 def test_one_rank_keeps_the_state_of_a_group_that_is_not_sharded(tmp_path: Path) -> None:
     group = group_of(Fabric(accelerator="cpu", devices=1))
-    keep_state(group, tmp_path)
+    write_snapshot(group, tmp_path)
     start = state_of(group)
     learn(group)
-    restore_state(group, tmp_path)
+    read_snapshot(group, tmp_path)
     assert_equal(state_of(group), start)
     assert (group.steps, group.weights_version) == (0, 0) and [path.name for path in tmp_path.iterdir()] == [
         "rank0.pt"

@@ -16,7 +16,7 @@ from drmas_pl.config.construct import build, settings
 from drmas_pl.config.roles import build_binding
 from drmas_pl.tools.prepare_data import build_parser
 from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.launching import configure
 
 AGENT, TASK = ("task", "agent"), ("task",)

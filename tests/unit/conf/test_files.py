@@ -26,7 +26,7 @@ from drmas_pl.retrieval import Retriever
 from drmas_pl.team import Team
 from drmas_pl.testing import tiny_policy
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.launching import configure
 
 GROUPS = Choices.read().groups

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from drmas_pl.cluster.placement import assign_seats, check_room
+from drmas_pl.cluster.placement import check_room, plan_placement
 from drmas_pl.errors import ConfigError
 
 
 def test_colocated_groups_share_bundles() -> None:
-    seating = assign_seats({"large": 3, "small": 1, "middle": 2}, colocate=True, cpus=2, gpus=1)
+    seating = plan_placement({"large": 3, "small": 1, "middle": 2}, colocate=True, cpus=2, gpus=1)
     assert seating.bundles == 3 and seating.bundle == {"CPU": 2, "GPU": 1}
     assert [seat.bundle for seat in seating.seats["large"]] == [0, 1, 2]
     assert [seat.bundle for seat in seating.seats["middle"]] == [0, 1]
@@ -25,14 +25,14 @@ def test_colocated_groups_share_bundles() -> None:
 
 
 def test_groups_of_their_own_share_nothing() -> None:
-    seating = assign_seats({"first": 2, "second": 1}, colocate=False, cpus=1, gpus=0)
+    seating = plan_placement({"first": 2, "second": 1}, colocate=False, cpus=1, gpus=0)
     assert seating.bundles == 3 and seating.bundle == {"CPU": 1}
     assert [seat.bundle for seats in seating.seats.values() for seat in seats] == [0, 1, 2]
     assert all(seat.cpus == 1 and seat.gpus == 0 for seats in seating.seats.values() for seat in seats)
 
 
 def test_bundles_must_fit_into_single_nodes() -> None:
-    seating = assign_seats({"group": 2}, colocate=True, cpus=4, gpus=1)
+    seating = plan_placement({"group": 2}, colocate=True, cpus=4, gpus=1)
     check_room(seating, [{"CPU": 8, "GPU": 2}], free={"CPU": 8, "GPU": 2})
     check_room(seating, [{"CPU": 4, "GPU": 1}, {"CPU": 6, "GPU": 1}], free={"CPU": 10, "GPU": 2})
     for nodes, free in (
@@ -49,7 +49,7 @@ def test_bundles_must_fit_into_single_nodes() -> None:
 
 
 def test_the_message_says_what_was_asked_and_what_there_is() -> None:
-    seating = assign_seats({"solver": 4, "verifier": 2}, colocate=False, cpus=2, gpus=1)
+    seating = plan_placement({"solver": 4, "verifier": 2}, colocate=False, cpus=2, gpus=1)
     with pytest.raises(ConfigError) as caught:
         check_room(seating, [{"CPU": 8, "GPU": 4}], free={"CPU": 7, "GPU": 3})
     message = str(caught.value)
@@ -63,4 +63,6 @@ def test_the_message_says_what_was_asked_and_what_there_is() -> None:
 
 
 def test_rounding_does_not_lose_a_place() -> None:
-    check_room(assign_seats({"group": 3}, colocate=True, cpus=0.1, gpus=0), [{"CPU": 0.3}], free={"CPU": 0.3})
+    check_room(
+        plan_placement({"group": 3}, colocate=True, cpus=0.1, gpus=0), [{"CPU": 0.3}], free={"CPU": 0.3}
+    )

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import ConfigError
 
 
 def test_a_group_takes_what_it_does_not_ask_for_from_the_run() -> None:
     settings = ClusterSettings(
-        ranks=4, strategy="fsdp2", groups={"small": GroupRanks(ranks=1), "plain": GroupRanks(strategy="ddp")}
+        ranks=4,
+        strategy="fsdp2",
+        groups={"small": WorkerRanks(ranks=1), "plain": WorkerRanks(strategy="ddp")},
     )
     assert (
         settings.of("other") == (4, "fsdp2")
@@ -24,7 +26,7 @@ def test_a_group_takes_what_it_does_not_ask_for_from_the_run() -> None:
 def test_groups_that_share_processes_must_agree() -> None:
     settings = ClusterSettings(
         ranks=4,
-        groups={"a": GroupRanks(ranks=2), "b": GroupRanks(ranks=2), "c": GroupRanks(strategy="fsdp2")},
+        groups={"a": WorkerRanks(ranks=2), "b": WorkerRanks(ranks=2), "c": WorkerRanks(strategy="fsdp2")},
     )
     assert settings.of("a", "b") == (2, "ddp") and settings.of("d", "e") == (4, "ddp")
     with pytest.raises(
@@ -34,7 +36,7 @@ def test_groups_that_share_processes_must_agree() -> None:
 
 
 def test_asking_for_a_group_that_is_not_there() -> None:
-    settings = ClusterSettings(groups={"verifer": GroupRanks(ranks=2)})
+    settings = ClusterSettings(groups={"verifer": WorkerRanks(ranks=2)})
     settings.check_groups(["verifer"])
     with pytest.raises(
         ConfigError,
@@ -60,4 +62,4 @@ def test_numbers_out_of_range(values: dict[str, Any], message: str) -> None:
 
 def test_a_group_needs_a_rank() -> None:
     with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
-        GroupRanks(ranks=0)
+        WorkerRanks(ranks=0)

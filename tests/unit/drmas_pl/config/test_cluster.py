@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.cluster.settings import ClusterSettings, GroupRanks
+from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.config.cluster import cluster_groups, cluster_settings, driver_config
 from drmas_pl.errors import ConfigError
 from tests.helpers.launching import configure
@@ -34,7 +34,7 @@ def test_groups_ask_for_themselves() -> None:
     )
     found = cluster_settings(config(*words))
     assert found is not None and found.ranks == 4
-    assert found.groups == {"solver": GroupRanks(strategy="fsdp2"), "verifier": GroupRanks(ranks=1)}
+    assert found.groups == {"solver": WorkerRanks(strategy="fsdp2"), "verifier": WorkerRanks(ranks=1)}
 
 
 @pytest.mark.parametrize(

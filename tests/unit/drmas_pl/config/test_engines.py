@@ -15,7 +15,7 @@ from drmas_pl.engines.sglang.engine import SglangEngine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.launching import configure
 
 GROUPS = ("solver", "verifier")

@@ -17,7 +17,7 @@ from drmas_pl.kernels import compiling
 from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.kernels.compiling import compile_layers
 from drmas_pl.kernels.policy_logprobs import response_logprobs
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.toy import make_groups
 from tests.helpers.wide import branching_rows, wide_policy
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from lightning.fabric import Fabric
 
-from drmas_pl.cluster.recovery import StageRetry
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import BatchError, ConfigError, TrainingStopped
 from drmas_pl.trainer.async_rollouts import AsyncRollouts, check_groups, check_staleness
+from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.trainer.sync_rollouts import make_collector
-from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups
 
 SETTINGS = RolloutSettings(samples=2, staleness=1)

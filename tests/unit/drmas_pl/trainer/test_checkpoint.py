@@ -20,7 +20,7 @@ from drmas_pl.trainer.checkpoint import (
     save_checkpoint,
 )
 from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import make_groups
 
 FABRIC = Fabric(accelerator="cpu", devices=1)

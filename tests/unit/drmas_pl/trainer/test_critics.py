@@ -17,8 +17,8 @@ from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.trainer.critics import check_critics, critic_metrics, judged, teach, warmup
-from drmas_pl.workers.critic import CriticReport, ValueWorkerSettings
-from drmas_pl.workers.group import PolicyWorkerSettings
+from drmas_pl.workers.policy_worker import PolicyWorkerSettings
+from drmas_pl.workers.value_worker import CriticReport, ValueWorkerSettings
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 

@@ -15,7 +15,7 @@ from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import ConfigError
 from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 

@@ -22,7 +22,7 @@ from drmas_pl.trainer.metrics import (
     update_metrics,
 )
 from drmas_pl.types import MetricInfo, Trajectory
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.learner import UpdateReport
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 
 NAMES = ("writer", "editor")

@@ -26,7 +26,7 @@ from drmas_pl.trainer import trainer as trainer_module
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.types import SamplingParams, Task
 from drmas_pl.workers.build import AgentBinding, build_groups
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.toy import (
     EvenEnv,
     Speaker,

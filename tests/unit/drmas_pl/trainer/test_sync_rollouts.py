@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from lightning.fabric import Fabric
 
-from drmas_pl.cluster.recovery import StageRetry
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.trainer.sync_rollouts import SyncRollouts, make_collector
-from drmas_pl.workers.group import PolicyWorker
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups
 
 

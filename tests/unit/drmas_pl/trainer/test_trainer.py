@@ -25,10 +25,10 @@ from drmas_pl.trainer.method import Learner
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_tasks, make_trainer
 
 TEAM = WriterEditor(EvenEnv())

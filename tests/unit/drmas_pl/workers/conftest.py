@@ -12,8 +12,8 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.workers.group import PolicyWorker
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.gradients import Rows, flat
 from tests.helpers.toy import make_groups
 

@@ -11,8 +11,8 @@ from lightning.fabric import Fabric
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.workers.build import AgentBinding, assign_groups, plan_groups
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.schedule import GroupSchedule
-from drmas_pl.workers.update import UpdateSettings
 from tests.helpers.toy import Speaker, make_bindings, make_groups
 
 FABRIC = Fabric(accelerator="cpu", devices=1)

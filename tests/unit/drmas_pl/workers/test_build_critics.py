@@ -13,7 +13,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import build_critics
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.toy import Speaker, load
 
 

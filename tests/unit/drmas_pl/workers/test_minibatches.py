@@ -12,9 +12,9 @@ from torch import Tensor
 
 from drmas_pl.algorithms.objective import PolicyObjective
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateReport, UpdateSettings
 from drmas_pl.workers.minibatches import loss_divisors
-from drmas_pl.workers.update import UpdateReport, UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.gradients import Rows, oracle
 from tests.helpers.toy import Speaker
 

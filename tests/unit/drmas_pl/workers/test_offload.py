@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from drmas_pl.errors import LifecycleError
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import Lifecycle, State
-from drmas_pl.workers.offload import GroupOffload, HostStore, device_meter
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.offload import HostStore, WorkerOffload, device_meter
 
 CPU = torch.device("cpu")
 
@@ -62,7 +62,7 @@ def test_each_state_holds_what_it_needs(
         p.detach().clone() for p in (*model.parameters(), *(s["exp_avg"] for s in optimizer.state.values()))
     ]
     lifecycle = Lifecycle("solver")
-    offload = GroupOffload("solver", what=what, models=[model], optimizer=optimizer, device=CPU)
+    offload = WorkerOffload("solver", what=what, models=[model], optimizer=optimizer, device=CPU)
     lifecycle.hooks.append(offload)
     offload.hold(set())
     assert held(model, optimizer) == asleep
@@ -103,8 +103,8 @@ class Leaky:
 
 
 def test_memory_that_does_not_become_free_is_an_error_with_numbers(model: nn.Module) -> None:
-    def offload(*readings: int) -> GroupOffload:
-        return GroupOffload(
+    def offload(*readings: int) -> WorkerOffload:
+        return WorkerOffload(
             "solver", what="all", models=[model], optimizer=None, device=CPU, meter=Leaky(*readings)
         )
 
@@ -125,6 +125,6 @@ def test_only_accelerators_are_measured() -> None:
 
 def test_an_unknown_choice_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match="offload must be none, optimizer or all, got 'half'"):
-        GroupOffload("solver", what="half", models=[model], optimizer=None, device=CPU)  # type: ignore[arg-type]
+        WorkerOffload("solver", what="half", models=[model], optimizer=None, device=CPU)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="offload must be none, optimizer or all, got 'half'"):
         UpdateSettings(offload="half")  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ from drmas_pl.models.value_head import ValueModel, ValueRow
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.types import GenerationRequest, SamplingParams
-from drmas_pl.workers.critic import ValueWorker, ValueWorkerSettings
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation, random_layers, ready_to_learn
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.toy import make_groups
 
 TOKENIZER = tiny_tokenizer()

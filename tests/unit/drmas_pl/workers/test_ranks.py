@@ -7,7 +7,7 @@ import torch
 from lightning.fabric import Fabric
 
 from drmas_pl.algorithms.token_batch import TrainingRow, collate
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.ranks import deal, deal_batches, gather_lists, masked_like, merge_over_ranks
 from tests.helpers.toy import make_groups
 

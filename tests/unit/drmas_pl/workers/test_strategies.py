@@ -11,8 +11,8 @@ from lightning.fabric.plugins.precision import MixedPrecision
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueModel
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import ValueWorker
 from drmas_pl.workers.strategies import check_precision
+from drmas_pl.workers.value_worker import ValueWorker
 from tests.helpers.toy import make_groups
 
 REFUSED = r"trainer.precision=16-mixed cannot be trained with: .* set trainer.precision=bf16-mixed or 32-true"

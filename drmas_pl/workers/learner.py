@@ -37,7 +37,7 @@ from drmas_pl.workers.strategies import reshard
 from drmas_pl.workers.totals import AgentStep, AgentTotals, Means
 
 if TYPE_CHECKING:
-    from drmas_pl.workers.group import PolicyWorker
+    from drmas_pl.workers.policy_worker import PolicyWorker
 
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from lightning.fabric import Fabric
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import LifecycleError
 from drmas_pl.types import GenerationRequest, SamplingParams
+from drmas_pl.workers.engine_phases import awake_engines, engines_ahead
 from drmas_pl.workers.lifecycle import State
-from drmas_pl.workers.residency import awake_engines, engines_ahead
 from tests.helpers.toy import make_groups
 
 REQUEST = GenerationRequest((1, 2, 3), SamplingParams(max_new_tokens=2), seed=0)

@@ -22,9 +22,9 @@ from drmas_pl.errors import TrainingStopped
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rollout.batching import build_rows
 from drmas_pl.types import Task, Trajectory
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateReport, UpdateSettings
 from drmas_pl.workers.minibatches import split_rows
-from drmas_pl.workers.update import UpdateReport, UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.gradients import Rows, flat, oracle
 from tests.helpers.toy import make_groups, make_turn
 
@@ -187,7 +187,7 @@ def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
         def step(group: PolicyWorker, minibatch: list[TrainingRow], progress: object) -> None:
             seen.append([everything.index(row) for row in minibatch])
 
-        monkeypatch.setattr("drmas_pl.workers.update._step", step)
+        monkeypatch.setattr("drmas_pl.workers.learner._step", step)
         train(shared(update=UpdateSettings(updates_per_iteration=3, epochs=2)), rows, seed)
         return seen
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drmas_pl.cluster.placement import PlacementPlan, assign_seats, check_room, crew_name, room
+from drmas_pl.cluster.placement import PlacementPlan, actor_group_name, check_room, plan_placement, room
 from drmas_pl.cluster.process import RankProcess
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.errors import ConfigError, GroupLost
@@ -22,7 +22,7 @@ SETTLE = 10.0
 PROBE = 10.0
 
 
-class Pool:
+class RayResourcePool:
     """Reserves places and starts the ranks of worker groups on them.
 
     Args:
@@ -48,7 +48,7 @@ class Pool:
         self.settings = settings
         shared = {group for members in together for group in members}
         crews = [*together, *((group,) for group in groups if group not in shared)]
-        ranks = {crew_name(members): settings.of(*members)[0] for members in crews}
+        ranks = {actor_group_name(members): settings.of(*members)[0] for members in crews}
         self._started = join_cluster(settings.address)
         try:
             self.seating = self._seating(ranks, wants_gpus)
@@ -109,7 +109,7 @@ class Pool:
         gpus = self.settings.gpus_per_rank
         if gpus is None:
             gpus = int(wants_gpus and any(node.get("GPU", 0) >= 1 for node in nodes))
-        seating = assign_seats(
+        seating = plan_placement(
             ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus
         )
         deadline = time.monotonic() + SETTLE

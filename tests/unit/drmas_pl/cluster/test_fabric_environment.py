@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drmas_pl.cluster.environment import RankEnvironment
+from drmas_pl.cluster.fabric_environment import RankEnvironment
 
 
 def test_each_rank_is_a_node_with_one_device() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.cluster.crew import RayActorGroup, Remote
 from drmas_pl.cluster.process import RankInfo, RankProcess
+from drmas_pl.cluster.ray_actor_group import RayActorGroup, RemoteWorker
 from drmas_pl.errors import GroupLost
 
 
@@ -69,18 +69,18 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def pair(pool: Pool) -> tuple[Remote, Remote]:
+def pair(pool: Pool) -> tuple[RemoteWorker, RemoteWorker]:
     """Two members of one crew."""
     made: Any = pool
     crew, watch = (
         RayActorGroup(["a", "b"], SimpleNamespace(parallel="ddp"), pool=made, kind=RankProcess),
         StageMonitor(),
     )  # type: ignore[arg-type]
-    first, second = (Remote(name, crew=crew, watch=watch, repeats=2) for name in "ab")  # type: ignore[arg-type]
+    first, second = (RemoteWorker(name, crew=crew, watch=watch, max_retries=2) for name in "ab")  # type: ignore[arg-type]
     return first, second
 
 
-def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[Remote, Remote]) -> None:
+def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[RemoteWorker, RemoteWorker]) -> None:
     first, second = pair
     first.wait()
     second.wait()
@@ -88,7 +88,9 @@ def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[Remote, Remote]) ->
     assert len(second.facts) == 2 and second.describe() == "2 ranks, ddp, cpu on here, here"
 
 
-def test_every_member_asks_for_itself(pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path) -> None:
+def test_every_member_asks_for_itself(
+    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path
+) -> None:
     pool.diary.clear()
     pair[0].save(tmp_path)
     pair[1].keep(tmp_path)
@@ -96,7 +98,7 @@ def test_every_member_asks_for_itself(pool: Pool, pair: tuple[Remote, Remote], t
 
 
 def test_a_loss_is_that_of_all_and_so_is_the_return(
-    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path
+    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path
 ) -> None:
     first, second = pair
     watch: Any = first.watch
@@ -116,7 +118,7 @@ def test_a_loss_is_that_of_all_and_so_is_the_return(
 
 @pytest.mark.parametrize(("done", "lost"), [(True, False), (False, True)])
 def test_an_error_ends_ranks_that_would_wait_for_ever(
-    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path, done: bool, lost: bool
+    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path, done: bool, lost: bool
 ) -> None:
     pool.done = done
     watch: Any = pair[0].watch
@@ -126,7 +128,7 @@ def test_an_error_ends_ranks_that_would_wait_for_ever(
     assert pair[1].lost is lost
 
 
-def test_the_last_member_ends_the_processes(pool: Pool, pair: tuple[Remote, Remote]) -> None:
+def test_the_last_member_ends_the_processes(pool: Pool, pair: tuple[RemoteWorker, RemoteWorker]) -> None:
     pair[0].crew.release("a")
     assert not pair[1].lost
     pair[0].crew.release("b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drmas_pl.cluster.watch import dead_message, stage_of, stuck_message
+from drmas_pl.cluster.stage_monitor import dead_message, stage_of, stuck_message
 
 
 def test_a_stuck_stage_is_named_with_its_agents_and_tasks() -> None:

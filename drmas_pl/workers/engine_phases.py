@@ -8,14 +8,15 @@ from typing import Literal, get_args
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.types import Completion, GenerationRequest
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 Residency = Literal["all", "one"]
 
 
 @contextmanager
-def awake_engines(groups: Mapping[str, Group], residency: Residency = "all") -> Iterator[dict[str, Engine]]:
+def awake_engines(
+    groups: Mapping[str, PolicyWorkerProtocol], residency: Residency = "all"
+) -> Iterator[dict[str, Engine]]:
     """Open a rollout phase.
 
     Args:
@@ -42,7 +43,7 @@ def awake_engines(groups: Mapping[str, Group], residency: Residency = "all") -> 
 
 
 @contextmanager
-def engines_ahead(groups: Mapping[str, PolicyWorker]) -> Iterator[dict[str, Engine]]:
+def engines_ahead(groups: Mapping[str, PolicyWorkerProtocol]) -> Iterator[dict[str, Engine]]:
     """Open a rollout phase in which groups may learn, while their engines keep the weights they have now.
 
     Args:
@@ -63,10 +64,10 @@ class _Seat:
     """The one place for an awake group."""
 
     def __init__(self) -> None:
-        self._group: Group | None = None
+        self._group: PolicyWorkerProtocol | None = None
         self._phase = ExitStack()
 
-    def take(self, group: Group) -> Engine:
+    def take(self, group: PolicyWorkerProtocol) -> Engine:
         """Return the group's engine, awake."""
         if group is not self._group:
             self.leave()
@@ -83,7 +84,7 @@ class _Seat:
 class _OnDemand(Engine):
     """Stands for the engine of a group that may be asleep."""
 
-    def __init__(self, group: Group, seat: _Seat) -> None:
+    def __init__(self, group: PolicyWorkerProtocol, seat: _Seat) -> None:
         self._group, self._seat = group, seat
         self.context_length = group.engine.context_length
 

@@ -6,7 +6,7 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +28,14 @@ from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.loading import quiet_transformers
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.types import Turn
+from drmas_pl.workers.learner import UpdateReport, UpdateSettings, run_update
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
-from drmas_pl.workers.offload import GroupOffload, device_meter
+from drmas_pl.workers.memory_plan import WorkerMemory, measure_memory
+from drmas_pl.workers.offload import WorkerOffload, device_meter
 from drmas_pl.workers.randomness import random_layers, ready_to_learn
 from drmas_pl.workers.scoring import score_rows
+from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from drmas_pl.workers.strategies import check_precision
-from drmas_pl.workers.update import UpdateReport, UpdateSettings, run_update
 from drmas_pl.workers.weights import Layout, load_state, save_state
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,10 @@ class PolicyWorker:
         hooks: Called on lifecycle transitions.
     """
 
+    counters = ("weights_version", "steps", "planned_steps", "skipped_in_a_row")
+    max_retries = 0
+    owns_devices = False
+
     def __init__(
         self,
         name: str,
@@ -90,8 +96,9 @@ class PolicyWorker:
         settings: PolicyWorkerSettings | None = None,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
-        self.name = name
-        self.policy = policy
+        self.name = self.label = name
+        self.changed = True
+        self.model = self.policy = policy
         self.tokenizer = tokenizer
         # by name, so that neither gradient nor minibatches depend on the order in which agents are configured
         self.agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
@@ -131,7 +138,7 @@ class PolicyWorker:
         self.engine.sleep()
         for agent in agents:
             agent.bind(self.module, tokenizer, end_ids=engine.stop_token_ids)
-        self.offload = GroupOffload(
+        self.offload = WorkerOffload(
             name,
             what=self.settings.update.offload,
             models=[
@@ -152,14 +159,14 @@ class PolicyWorker:
         return self.lifecycle.state
 
     @property
-    def generates_alone(self) -> bool:
+    def generates_while_training(self) -> bool:
         """Whether the engine can generate while this or another group trains."""
         return self.engine.own_weights or not (
             self.settings.trainable or isinstance(self.policy, AdapterPolicy)
         )
 
     @property
-    def syncs_alone(self) -> bool:
+    def syncs_in_background(self) -> bool:
         """Whether the engine can take over new weights while another group trains."""
         return (
             self.engine.own_weights
@@ -180,7 +187,7 @@ class PolicyWorker:
         Raises:
             LifecycleError: The engine generates with weights that are trained.
         """
-        if not self.generates_alone:
+        if not self.generates_while_training:
             raise LifecycleError(
                 f"the engine of worker group {self.name!r} has no weights of its own, so it cannot generate ahead"
             )
@@ -218,6 +225,13 @@ class PolicyWorker:
         if report.steps:
             self.weights_version += 1
         return report
+
+    def begin_update(
+        self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int
+    ) -> Callable[[], UpdateReport]:
+        """Run :meth:`update` and return what gives its report."""
+        report = self.update(rows, seed=seed)
+        return lambda: report
 
     def score(self, policy: nn.Module, rows: Sequence[TrainingRow], agent: Agent) -> list[tuple[float, ...]]:
         """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
@@ -321,7 +335,35 @@ class PolicyWorker:
         self.skipped_in_a_row = counters["skipped_in_a_row"]
         self.planned_steps = counters.get("planned_steps", self.steps)
         with self.offload.present("weights"):
-            self.engine.sync(self.weights_version)
+            self.take_over()
+
+    def take_over(self) -> None:
+        """Have the engine take over the weights, which must be on their device."""
+        self.engine.sync(self.weights_version)
+
+    def snapshot(self, folder: Path) -> None:
+        """Write this rank's part of the state from which a stage is repeated; see :mod:`drmas_pl.workers.snapshot`."""
+        write_snapshot(self, folder)
+
+    def restore(self, folder: Path | None) -> None:
+        """Take over what :meth:`snapshot` wrote; every rank has to call it."""
+        if folder is not None:
+            read_snapshot(self, folder)
+
+    def describe(self) -> str:
+        """Return nothing: the worker is in this process."""
+        return ""
+
+    def memory(self) -> WorkerMemory:
+        """Return the bytes that the worker needs on its device."""
+        with self.offload.present("weights"):
+            return measure_memory(
+                self.name,
+                policy=self.policy,
+                reference=self.reference,
+                engine=self.engine,
+                settings=self.settings.update,
+            )
 
     def close(self) -> None:
         """Release the engine for good."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drmas_pl.cluster.placement import crew_name
-from drmas_pl.cluster.pool import Pool
+from drmas_pl.cluster.placement import actor_group_name
 from drmas_pl.cluster.process import ProcessParts, RankInfo, RankProcess
-from drmas_pl.cluster.watch import StageMonitor
+from drmas_pl.cluster.resource_pool import RayResourcePool
+from drmas_pl.cluster.stage_monitor import StageMonitor
 from drmas_pl.errors import GroupLost
 
 
@@ -26,10 +26,15 @@ class RayActorGroup:
     """
 
     def __init__(
-        self, members: Sequence[str], parts: ProcessParts, *, pool: Pool, kind: type[RankProcess[Any]]
+        self,
+        members: Sequence[str],
+        parts: ProcessParts,
+        *,
+        pool: RayResourcePool,
+        kind: type[RankProcess[Any]],
     ) -> None:
         self.members, self.parts, self.pool, self.kind = tuple(members), parts, pool, kind
-        self.ranks = len(pool.seating.seats[crew_name(members)])
+        self.ranks = len(pool.seating.seats[actor_group_name(members)])
         self.facts: dict[str, list[RankInfo]] = {}
         self.actors: list[Any] = []
         self._open = set(members)
@@ -37,7 +42,7 @@ class RayActorGroup:
 
     def start(self) -> None:
         """Start the processes."""
-        self.actors = self.pool.start(crew_name(self.members), self.kind)
+        self.actors = self.pool.start(actor_group_name(self.members), self.kind)
 
     def wait(self, watch: StageMonitor) -> None:
         """Wait until every rank has its weights; return at once where they have.
@@ -100,7 +105,7 @@ class RayActorGroup:
         self.pool.end(actors)
 
 
-class Remote:
+class RemoteWorker:
     """A group or critic whose work is done by a crew. One that lost a rank raises :class:`GroupLost` until it is restored.
 
     Attributes:
@@ -110,11 +115,24 @@ class Remote:
         name: Its name in the processes.
         crew: The processes.
         watch: Waits for them.
-        repeats: How often a stage is repeated that lost processes.
+        max_retries: How often a stage is repeated that lost processes.
+        owns_devices: Whether no other worker uses its devices.
     """
 
-    def __init__(self, name: str, *, crew: RayActorGroup, watch: StageMonitor, repeats: int) -> None:
-        self.name, self.crew, self.watch, self.repeats = name, crew, watch, repeats
+    fabric = None
+    optimizer = None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        crew: RayActorGroup,
+        watch: StageMonitor,
+        max_retries: int,
+        owns_devices: bool = False,
+    ) -> None:
+        self.name, self.crew, self.watch = name, crew, watch
+        self.max_retries, self.owns_devices = max_retries, owns_devices
         self.changed = True
 
     @property
@@ -158,9 +176,9 @@ class Remote:
         self.changed = True
         self._take(self._call("load", folder.resolve(), stage="loading")[0])
 
-    def keep(self, folder: Path) -> None:
+    def snapshot(self, folder: Path) -> None:
         """Write the state to go on from when a rank is lost."""
-        self._call("keep", folder.resolve(), stage="keeping its state")
+        self._call("snapshot", folder.resolve(), stage="keeping its state")
 
     def restore(self, folder: Path | None) -> None:
         """Start the ranks again if they are gone, and go back to the state in ``folder``, if there is one."""

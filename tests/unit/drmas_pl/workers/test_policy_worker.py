@@ -20,9 +20,9 @@ from drmas_pl.errors import CheckpointError, ConfigError, EngineError, Lifecycle
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.gradients import Rows
 from tests.helpers.toy import Speaker, load, make_engine, make_groups, make_turn
 

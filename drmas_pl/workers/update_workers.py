@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.cluster.remote import RemotePolicyWorker
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
-def update_groups(
-    groups: Sequence[Group],
+def update_workers(
+    groups: Sequence[PolicyWorkerProtocol],
     rows: Mapping[str, Sequence[TrainingRow]],
     seeds: Mapping[str, int],
     *,
-    learnt: Callable[[Group], None] = lambda group: None,
+    learnt: Callable[[PolicyWorkerProtocol], None] = lambda group: None,
 ) -> dict[str, UpdateReport]:
     """Run the optimizer steps of every group on its agents' rows.
 
@@ -37,7 +36,7 @@ def update_groups(
     with ExitStack() as stack:
         ends = {}
         for group in groups:
-            if isinstance(group, RemotePolicyWorker) and group.alone:
+            if group.owns_devices:
                 stack.enter_context(group.training())
                 ends[group.name] = group.begin_update(_own(group, rows), seed=seeds[group.name])
         for group in groups:
@@ -49,5 +48,7 @@ def update_groups(
     return {group.name: reports[group.name] for group in groups}
 
 
-def _own(group: Group, rows: Mapping[str, Sequence[TrainingRow]]) -> dict[str, Sequence[TrainingRow]]:
+def _own(
+    group: PolicyWorkerProtocol, rows: Mapping[str, Sequence[TrainingRow]]
+) -> dict[str, Sequence[TrainingRow]]:
     return {agent: rows[agent] for agent in group.agents if agent in rows}

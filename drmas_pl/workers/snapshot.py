@@ -8,68 +8,77 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.optim import load_named_state, named_state
-from drmas_pl.workers.critic import ValueWorker
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.offload import WorkerOffload
 from drmas_pl.workers.shards import from_share, is_sharded, own_share
 
-Member = PolicyWorker | ValueWorker
-COUNTERS = ("steps", "skipped_in_a_row")
-GROUP_COUNTERS = ("weights_version", *COUNTERS)
+
+class Restorable(Protocol):
+    """What a worker consists of that can go back to a snapshot.
+
+    Attributes:
+        model: Its weights.
+        optimizer: Its optimizer, or None.
+        offload: Brings weights and optimizer state to the device.
+        fabric: Knows the ranks.
+        counters: Names of the attributes that count.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    offload: WorkerOffload
+    fabric: Fabric
+    counters: tuple[str, ...]
+
+    def take_over(self) -> None:
+        """Bring what generates up to date with the weights."""
+        ...
 
 
-def keep_state(group: Member, folder: Path) -> None:
+def write_snapshot(worker: Restorable, folder: Path) -> None:
     """Write this rank's part of the weights, optimizer state and counters."""
-    model = _model(group)
-    if not (is_sharded(model) or group.fabric.is_global_zero):
+    model = worker.model
+    if not (is_sharded(model) or worker.fabric.is_global_zero):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with group.offload.present("weights", "optimizer"):
-        optimizer = {} if group.optimizer is None else named_state(model, group.optimizer)
+    with worker.offload.present("weights", "optimizer"):
+        optimizer = {} if worker.optimizer is None else named_state(model, worker.optimizer)
         state = {
             "weights": {name: own_share(tensor.detach()) for name, tensor in _weights(model).items()},
             "optimizer": {
                 name: {key: _own(value) for key, value in values.items()}
                 for name, values in optimizer.items()
             },
-            "counters": {name: getattr(group, name) for name in _counters(group)},
+            "counters": {name: getattr(worker, name) for name in worker.counters},
         }
-        torch.save(state, folder / _file(group))
+        torch.save(state, folder / _file(worker))
 
 
 @torch.no_grad()
-def restore_state(group: Member, folder: Path) -> None:
-    """Take over what :func:`keep_state` wrote; every rank has to call it."""
-    model = _model(group)
-    state = torch.load(folder / _file(group), weights_only=True, map_location="cpu")
+def read_snapshot(worker: Restorable, folder: Path) -> None:
+    """Take over what :func:`write_snapshot` wrote; every rank has to call it."""
+    model = worker.model
+    state = torch.load(folder / _file(worker), weights_only=True, map_location="cpu")
     parameters = dict(model.named_parameters())
-    with group.offload.present("weights", "optimizer"):
+    with worker.offload.present("weights", "optimizer"):
         for name, tensor in _weights(model).items():
             own_share(tensor.detach()).copy_(state["weights"][name])
-        if group.optimizer is not None:
+        if worker.optimizer is not None:
             named = {
                 name: {key: from_share(value, parameters[name]) for key, value in values.items()}
                 for name, values in state["optimizer"].items()
             }
-            load_named_state(model, group.optimizer, named)
-        for name in _counters(group):
-            setattr(group, name, state["counters"][name])
-        if isinstance(group, PolicyWorker):
-            group.engine.sync(group.weights_version)
-
-
-def _model(group: Member) -> nn.Module:
-    return group.policy if isinstance(group, PolicyWorker) else group.model
-
-
-def _counters(group: Member) -> tuple[str, ...]:
-    return GROUP_COUNTERS if isinstance(group, PolicyWorker) else COUNTERS
+            load_named_state(model, worker.optimizer, named)
+        for name in worker.counters:
+            setattr(worker, name, state["counters"][name])
+        worker.take_over()
 
 
 def _weights(model: nn.Module) -> Mapping[str, Tensor]:
@@ -80,8 +89,8 @@ def _weights(model: nn.Module) -> Mapping[str, Tensor]:
     return state
 
 
-def _file(group: Member) -> str:
-    return f"rank{group.fabric.global_rank if is_sharded(_model(group)) else 0}.pt"
+def _file(worker: Restorable) -> str:
+    return f"rank{worker.fabric.global_rank if is_sharded(worker.model) else 0}.pt"
 
 
 def _own(value: Any) -> Any:

@@ -18,7 +18,7 @@ from drmas_pl.errors import CheckpointError, TrainingStopped
 from drmas_pl.models.value_head import ValueModel, ValueRow, response_values
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.critic import CriticReport, ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.value_worker import CriticReport, ValueWorker, ValueWorkerSettings
 
 Build = Callable[..., ValueWorker]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.remote import RemotePolicyWorker
-from drmas_pl.cluster.together import update_groups
-from drmas_pl.workers.update import UpdateReport
+from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.update_workers import update_workers
 
 
 class Group(RemotePolicyWorker):
     """Writes down what it is asked and when."""
 
     def __init__(self, name: str, diary: list[str], *, alone: bool) -> None:
-        self.name, self.diary, self.alone = name, diary, alone
+        self.name, self.diary, self.owns_devices = name, diary, alone
         self.agents: dict[str, Any] = {name: None, f"{name}-judge": None}
 
     @contextmanager
@@ -38,7 +38,7 @@ class Group(RemotePolicyWorker):
 def test_groups_on_the_same_devices_take_turns() -> None:
     diary: list[str] = []
     groups = [Group(name, diary, alone=False) for name in "ab"]
-    reports = update_groups(groups, {"a": [], "b-judge": []}, {"a": 1, "b": 2})
+    reports = update_workers(groups, {"a": [], "b-judge": []}, {"a": 1, "b": 2})
     assert {name: report.steps for name, report in reports.items()} == {"a": 1, "b": 2}
     assert diary == [
         *("a wakes", "a begins with ['a'] and 1", "a ends", "a sleeps"),
@@ -49,7 +49,7 @@ def test_groups_on_the_same_devices_take_turns() -> None:
 def test_groups_on_their_own_devices_do_not_wait_for_each_other() -> None:
     diary: list[str] = []
     groups = [Group("a", diary, alone=True), Group("b", diary, alone=False), Group("c", diary, alone=True)]
-    reports = update_groups(groups, {}, {"a": 1, "b": 2, "c": 3})
+    reports = update_workers(groups, {}, {"a": 1, "b": 2, "c": 3})
     assert list(reports) == ["a", "b", "c"] and [report.steps for report in reports.values()] == [1, 2, 3]
     assert [line for line in diary if "begins" in line or "ends" in line] == [
         *("a begins with [] and 1", "c begins with [] and 3", "b begins with [] and 2", "b ends"),

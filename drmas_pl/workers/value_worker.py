@@ -1,13 +1,13 @@
 """A critic and its optimizer: judges the tokens of its agents and learns from what they led to.
 
-Minibatches, denominators and guard rails are those of the policies' updates, see :mod:`drmas_pl.workers.update`.
+Minibatches, denominators and guard rails are those of the policies' updates, see :mod:`drmas_pl.workers.learner`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -29,13 +29,17 @@ from drmas_pl.models.value_head import ValueBatch, ValueModel, ValueRow, collate
 from drmas_pl.optim import OptimizerSettings, build_optimizer
 from drmas_pl.utils.storage import writing
 from drmas_pl.utils.validation import check_fields
-from drmas_pl.workers.offload import GroupOffload, Offload, device_meter
+from drmas_pl.workers.offload import Offload, WorkerOffload, device_meter
 from drmas_pl.workers.randomness import ready_to_learn
 from drmas_pl.workers.ranks import deal, masked_like, merge_over_ranks
 from drmas_pl.workers.scoring import chunk_by_tokens, numbers_of_rows
+from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from drmas_pl.workers.strategies import check_precision, reshard
 from drmas_pl.workers.totals import Means
 from drmas_pl.workers.weights import Layout, load_state, save_state
+
+# what the name of a critic begins with where worker groups have names too
+CRITIC = "critic-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,10 @@ class ValueWorker:
         ConfigError: The critic computes in a precision that cannot be trained with.
     """
 
+    counters = ("steps", "planned_steps", "skipped_in_a_row")
+    max_retries = 0
+    owns_devices = False
+
     def __init__(
         self,
         name: str,
@@ -138,6 +146,8 @@ class ValueWorker:
     ) -> None:
         check_precision(fabric.strategy.precision.precision)
         self.name = name
+        self.label = f"{CRITIC}{name}"
+        self.changed = True
         self.model = model
         self.agents = frozenset(agents)
         self.pad_id = pad_id
@@ -153,7 +163,7 @@ class ValueWorker:
         optimizer: Any = fabric.setup_optimizers(build_optimizer(model.parameters(), self.settings.optimizer))
         self.optimizer: torch.optim.Optimizer = optimizer
         self.module.eval()
-        self.offload = GroupOffload(
+        self.offload = WorkerOffload(
             name,
             what=self.settings.offload,
             models=[model],
@@ -188,7 +198,7 @@ class ValueWorker:
         if not rows:
             return report
         generator = torch.Generator().manual_seed(seed % (1 << 63))
-        with self._training():
+        with self.training():
             for _ in range(self.settings.epochs):
                 order = torch.randperm(len(rows), generator=generator)
                 for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
@@ -199,6 +209,24 @@ class ValueWorker:
         explained = float(explained_variance(_column(rows, "values"), _column(rows, "returns")))
         report.metrics |= {"explained_variance": explained} if math.isfinite(explained) else {}
         return report
+
+    def begin_update(self, rows: Sequence[ValueRow], *, seed: int) -> Callable[[], CriticReport]:
+        """Run :meth:`update` and return what gives its report."""
+        report = self.update(rows, seed=seed)
+        return lambda: report
+
+    def snapshot(self, folder: Path) -> None:
+        """Write this rank's part of the state from which a stage is repeated; see :mod:`drmas_pl.workers.snapshot`."""
+        write_snapshot(self, folder)
+
+    def restore(self, folder: Path | None) -> None:
+        """Take over what :meth:`snapshot` wrote; every rank has to call it."""
+        if folder is not None:
+            read_snapshot(self, folder)
+
+    def describe(self) -> str:
+        """Return nothing: the worker is in this process."""
+        return ""
 
     def save(self, folder: Path) -> None:
         """Write weights, optimizer state and counters; every rank has to call it, of what is not in shares the first one writes all."""
@@ -255,8 +283,11 @@ class ValueWorker:
                 f"checkpoint {folder} does not fit critic {self.name!r}: {error}"
             ) from error
 
+    def take_over(self) -> None:
+        """Do nothing: nothing generates with these weights."""
+
     @contextmanager
-    def _training(self) -> Iterator[None]:
+    def training(self) -> Iterator[None]:
         """Hold weights and optimizer state ready for updates."""
         with self.offload.present("weights", "optimizer"), ready_to_learn(self.module):
             yield

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.cluster.recovery import StageRetry
 from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.errors import GroupLost, TrainingStopped
+from drmas_pl.trainer.fault_tolerance import StageRetry
 
 
 class Group(RemotePolicyWorker):
     """Stands for a group on a cluster: its weights are a number, and files hold them."""
 
     def __init__(self, name: str, repeats: int = 2) -> None:
-        self.name, self.repeats, self.changed, self.weights = name, repeats, True, 0
+        self.name, self.max_retries, self.changed, self.weights = name, repeats, True, 0
         self.dies = False
         self.restored: list[Path | None] = []
 
     def train(self) -> None:
         self.changed, self.weights = True, self.weights + 1
 
-    def keep(self, folder: Path) -> None:
+    def snapshot(self, folder: Path) -> None:
         if self.dies:
             self.dies = False
             raise GroupLost(f"{self.name} died")
@@ -41,7 +41,7 @@ def kept(folder: Path) -> dict[str, str]:
 def test_a_lost_stage_is_repeated_from_the_kept_state(tmp_path: Path) -> None:
     groups = [Group("a"), Group("b")]
     recovery, calls = StageRetry(groups, tmp_path / "kept"), []
-    recovery.keep()
+    recovery.snapshot()
 
     def update(by: int, *, last: int) -> int:
         for group in groups:
@@ -50,24 +50,24 @@ def test_a_lost_stage_is_repeated_from_the_kept_state(tmp_path: Path) -> None:
             if not calls:
                 calls.append("lost")
                 raise GroupLost("b died")
-        recovery.keep()
+        recovery.snapshot()
         return last
 
     assert recovery.run(update, 3, last=7) == 7
     assert [group.weights for group in groups] == [3, 3] and kept(tmp_path / "kept") == {"a": "3", "b": "3"}
-    recovery.forget()
+    recovery.clear()
     assert not (tmp_path / "kept").exists()
 
 
 def test_a_loss_while_keeping_leaves_the_former_state_valid(tmp_path: Path) -> None:
     first, second = Group("a"), Group("b")
     recovery = StageRetry([first, second], tmp_path)
-    recovery.keep()
+    recovery.snapshot()
 
     def update() -> None:
         first.train()
         second.train()
-        recovery.keep()
+        recovery.snapshot()
 
     second.dies = True
     recovery.run(update)
@@ -78,9 +78,9 @@ def test_a_loss_while_keeping_leaves_the_former_state_valid(tmp_path: Path) -> N
 def test_groups_that_did_not_change_are_not_written_again(tmp_path: Path) -> None:
     trained, frozen = Group("trained"), Group("frozen")
     recovery = StageRetry([trained, frozen], tmp_path)
-    recovery.keep()
+    recovery.snapshot()
     trained.train()
-    recovery.keep()
+    recovery.snapshot()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-0", "trained-1"]
 
 
@@ -101,11 +101,11 @@ def test_it_gives_up_with_the_cause(tmp_path: Path) -> None:
 
 def test_without_repeats_nothing_is_kept(tmp_path: Path) -> None:
     recovery = StageRetry([Group("a", repeats=0)], tmp_path / "kept")
-    recovery.keep()
+    recovery.snapshot()
     assert not (tmp_path / "kept").exists()
 
 
 def test_groups_in_this_process_are_left_alone(tmp_path: Path) -> None:
     recovery = StageRetry([], tmp_path / "kept")
-    recovery.keep()
+    recovery.snapshot()
     assert recovery.run(sum, [1, 2]) == 3 and not (tmp_path / "kept").exists()

@@ -9,14 +9,14 @@ import torch
 from lightning.fabric import Fabric
 
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
-from drmas_pl.workers.memory import GroupMemory, MemoryPlan, group_memory, plan_memory
-from drmas_pl.workers.update import UpdateSettings
+from drmas_pl.workers.memory_plan import MemoryPlan, WorkerMemory, plan_memory
 from tests.helpers.toy import make_groups
 
 
-def group(name: str, offload: Any = "none") -> GroupMemory:
-    return GroupMemory(
+def group(name: str, offload: Any = "none") -> WorkerMemory:
+    return WorkerMemory(
         name, weights=100, gradients=80, optimizer=160, cache=30, activations=20, offload=offload
     )
 
@@ -51,7 +51,7 @@ def test_what_two_groups_hold_at_the_same_time(offload: str, residency: Any, pla
 def test_a_real_group_is_counted(fabric: Fabric) -> None:
     update = UpdateSettings(micro_batch_tokens=10)
     built = make_groups(fabric, update=update, agent={"objective": {"kl_coef": 0.1}})["writer"]
-    memory, config = group_memory(built), built.policy.config
+    memory, config = built.memory(), built.policy.config
     weights = sum(parameter.numel() for parameter in built.policy.parameters()) * 4
     assert (memory.weights, memory.gradients, memory.optimizer) == (2 * weights, weights, 2 * weights)
     tokens = built.engine.max_batch_tokens * 2  # type: ignore[attr-defined]
@@ -71,8 +71,8 @@ def test_a_copy_of_the_weights_counts_where_it_is(fabric: Fabric) -> None:
             fabric,
             engine=lambda name, *parts, device=device: TransformersEngine(*parts, copy=True, device=device),
         )["writer"]
-        counted[device] = group_memory(built)
-    plain = group_memory(make_groups(fabric)["writer"])
+        counted[device] = built.memory()
+    plain = make_groups(fabric)["writer"].memory()
     assert (counted[None].weights, counted[None].cache) == (2 * plain.weights, plain.cache)
     assert (counted["meta"].weights, counted["meta"].cache) == (plain.weights, 0)
 
@@ -86,17 +86,15 @@ def test_the_optimizer_estimate_is_what_adamw_holds(fabric: Fabric) -> None:
     state = built.optimizer.state_dict()["state"].values()
     assert (
         sum(value.nbytes for entry in state for value in entry.values() if value.dim())
-        == group_memory(built).optimizer
+        == built.memory().optimizer
     )
 
 
 def test_frozen_and_recomputing_groups_need_less(fabric: Fabric) -> None:
-    frozen = group_memory(make_groups(fabric, binding={"writer": {"trainable": False}})["writer"])
+    frozen = make_groups(fabric, binding={"writer": {"trainable": False}})["writer"].memory()
     assert (frozen.gradients, frozen.optimizer, frozen.activations) == (0, 0, 0) and frozen.weights > 0
     plain, less = (
-        group_memory(
-            make_groups(fabric, update=UpdateSettings(activation_checkpointing=on))["writer"]
-        ).activations
+        make_groups(fabric, update=UpdateSettings(activation_checkpointing=on))["writer"].memory().activations
         for on in (False, True)
     )
     assert 0 < less < plain
@@ -104,7 +102,7 @@ def test_frozen_and_recomputing_groups_need_less(fabric: Fabric) -> None:
 
 def test_a_group_that_is_away_is_counted_all_the_same(fabric: Fabric) -> None:
     here, away = (
-        group_memory(make_groups(fabric, update=UpdateSettings(offload=what))["writer"])
+        make_groups(fabric, update=UpdateSettings(offload=what))["writer"].memory()
         for what in ("none", "all")
     )  # type: ignore[arg-type]
     assert (away.weights, away.offload, here.offload) == (here.weights, "all", "none")
@@ -112,8 +110,8 @@ def test_a_group_that_is_away_is_counted_all_the_same(fabric: Fabric) -> None:
 
 def test_adapters_carry_equal_shares_of_their_base(fabric: Fabric) -> None:
     pytest.importorskip("peft")
-    plain = group_memory(make_groups(fabric)["writer"])
-    memories = [group_memory(built) for built in make_groups(fabric, sharing="lora").values()]
+    plain = make_groups(fabric)["writer"].memory()
+    memories = [built.memory() for built in make_groups(fabric, sharing="lora").values()]
     own = [memory.gradients for memory in memories]
     assert (
         sum(memory.weights for memory in memories) == plain.weights + sum(own) and max(own) < plain.gradients

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,16 +16,15 @@ from torch import nn
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.models.adapters import AdapterPolicy
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.offload import Offload
-from drmas_pl.workers.residency import Residency
 
 ACTIVATION_BYTES = 17
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMemory:
+class WorkerMemory:
     """Bytes of one worker group.
 
     Attributes:
@@ -67,7 +66,9 @@ class MemoryPlan:
         return max(self.rollout, self.training)
 
 
-def plan_memory(groups: Sequence[GroupMemory], residency: Residency, *, staleness: int = 0) -> MemoryPlan:
+def plan_memory(
+    groups: Sequence[WorkerMemory], residency: Literal["all", "one"], *, staleness: int = 0
+) -> MemoryPlan:
     """Add up what groups on one device hold at the same time.
 
     Args:
@@ -86,14 +87,23 @@ def plan_memory(groups: Sequence[GroupMemory], residency: Residency, *, stalenes
     return MemoryPlan(rollout, alone(State.TRAINING) + staleness * sum(group.cache for group in groups))
 
 
-def group_memory(group: PolicyWorker) -> GroupMemory:
-    """Count the bytes of a built group; caches and activations are those of a model with the Transformers configuration."""
-    with group.offload.present("weights"):
-        return _measure(group)
+def measure_memory(
+    name: str,
+    *,
+    policy: nn.Module,
+    reference: nn.Module | None,
+    engine: Engine,
+    settings: UpdateSettings,
+) -> WorkerMemory:
+    """Count the bytes of a built worker; caches and activations are those of a model with the Transformers configuration.
 
-
-def _measure(group: PolicyWorker) -> GroupMemory:
-    policy, settings = group.policy, group.settings.update
+    Args:
+        name: Name of the worker.
+        policy: Its model, which must be on its device.
+        reference: Its reference policy, or None.
+        engine: Its engine.
+        settings: How it learns.
+    """
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     config: Any = getattr(policy, "config", None)
     cache = activations = 0
@@ -102,17 +112,17 @@ def _measure(group: PolicyWorker) -> GroupMemory:
         width = torch.finfo(next(policy.parameters()).dtype).bits // 8
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        tokens = 0 if _elsewhere(group.engine) else getattr(group.engine, "max_batch_tokens", 0)
-        tokens *= 2 if getattr(group.engine, "reuse_prefixes", False) else 1
+        tokens = 0 if _elsewhere(engine) else getattr(engine, "max_batch_tokens", 0)
+        tokens *= 2 if getattr(engine, "reuse_prefixes", False) else 1
         cache = tokens * config.num_hidden_layers * 2 * heads * size * width
         layers = 1 if settings.activation_checkpointing else config.num_hidden_layers
         kept = config.num_hidden_layers if settings.activation_checkpointing else 0
         activations = (
             settings.micro_batch_tokens * config.hidden_size * width * (ACTIVATION_BYTES * layers + kept)
         )
-    return GroupMemory(
-        group.name,
-        weights=sum(map(_weight_bytes, _weights_on_device(group))),
+    return WorkerMemory(
+        name,
+        weights=sum(map(_weight_bytes, _weights_on_device(policy, reference, engine))),
         gradients=_bytes(trained),
         optimizer=2 * _bytes(trained),
         cache=cache,
@@ -125,18 +135,12 @@ def _elsewhere(engine: Engine) -> bool:
     return isinstance(engine, TransformersEngine) and engine.elsewhere
 
 
-def _weights_on_device(group: PolicyWorker) -> list[nn.Module]:
-    """Return every set of weights that the group keeps on its device."""
-    copied = (
-        isinstance(group.engine, TransformersEngine)
-        and group.engine.own_weights
-        and not group.engine.elsewhere
-    )
-    return [
-        group.policy,
-        *([] if group.reference is None else [group.reference]),
-        *([group.policy] if copied else []),
-    ]
+def _weights_on_device(policy: nn.Module, reference: nn.Module | None, engine: Engine) -> list[nn.Module]:
+    """Return every set of weights that a worker keeps on its device."""
+    copied = isinstance(engine, TransformersEngine) and engine.own_weights and not engine.elsewhere
+    copies = [policy] if copied else []
+    references = [] if reference is None else [reference]
+    return [policy, *references, *copies]
 
 
 def _weight_bytes(policy: nn.Module) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-from drmas_pl.workers.contract import Group
-from drmas_pl.workers.group import PolicyWorker
+from drmas_pl.workers.protocols import PolicyWorkerProtocol
 
 
 class BackgroundWeightSync:
@@ -24,9 +23,9 @@ class BackgroundWeightSync:
         self._threads = ThreadPoolExecutor(thread_name_prefix="handover")
         self._running: list[Future[None]] = []
 
-    def begin(self, group: Group) -> None:
+    def begin(self, group: PolicyWorkerProtocol) -> None:
         """Bring new weights to the engine of a sleeping group, if that can be done now."""
-        if not (self.idle and isinstance(group, PolicyWorker) and group.syncs_alone):
+        if not (self.idle and group.syncs_in_background):
             return
         if group.engine.weights_version != group.weights_version:
             self._running.append(self._threads.submit(_hand_over, group))
@@ -43,6 +42,6 @@ class BackgroundWeightSync:
                 future.result()
 
 
-def _hand_over(group: PolicyWorker) -> None:
+def _hand_over(group: PolicyWorkerProtocol) -> None:
     with group.rollout():
         pass

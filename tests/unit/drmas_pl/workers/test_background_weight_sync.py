@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from lightning.fabric import Fabric
 
-from drmas_pl.cluster.together import update_groups
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import EngineError
-from drmas_pl.workers.group import PolicyWorker
-from drmas_pl.workers.handover import BackgroundWeightSync
+from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
+from drmas_pl.workers.learner import UpdateReport, UpdateSettings
 from drmas_pl.workers.lifecycle import State
-from drmas_pl.workers.update import UpdateReport, UpdateSettings
+from drmas_pl.workers.policy_worker import PolicyWorker
+from drmas_pl.workers.update_workers import update_workers
 from tests.helpers.toy import make_groups
 
 SEEDS = {"writer": 1, "editor": 2}
@@ -54,7 +54,7 @@ def groups(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> dict[str, PolicyW
 
 def learn(groups: dict[str, PolicyWorker], *, idle: bool = True) -> None:
     with BackgroundWeightSync(idle=idle) as handover:
-        update_groups(list(groups.values()), {}, SEEDS, learnt=handover.begin)
+        update_workers(list(groups.values()), {}, SEEDS, learnt=handover.begin)
 
 
 def test_one_groups_weights_travel_while_the_next_learns(

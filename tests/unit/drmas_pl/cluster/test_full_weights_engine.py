@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from drmas_pl.cluster.replica import FullWeightsEngine
+from drmas_pl.cluster.full_weights_engine import FullWeightsEngine
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import GenerationRequest, SamplingParams

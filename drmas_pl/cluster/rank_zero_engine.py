@@ -98,7 +98,7 @@ class RankZeroServerEngine(Engine):
             self.engine.take(weights, probe, logprobs)
 
 
-def devices_beside_first(place: Place, fabric: Fabric) -> tuple[str, ...]:
+def devices_beside_rank_zero(place: Place, fabric: Fabric) -> tuple[str, ...]:
     """Return the GPUs of all ranks on the first one's machine, in the order of ranks; every rank has to call it.
 
     Args:

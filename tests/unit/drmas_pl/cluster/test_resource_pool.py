@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from drmas_pl.cluster.pool import join_cluster
+from drmas_pl.cluster.resource_pool import join_cluster
 from drmas_pl.errors import ConfigError
 
 

@@ -11,10 +11,10 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from drmas_pl.cluster.crew import Remote
 from drmas_pl.errors import GroupLost, TrainingStopped
+from drmas_pl.workers.protocols import WorkerProtocol
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,10 +29,10 @@ class StageRetry:
         folder: Where they keep their state; emptied at the end of the run.
     """
 
-    def __init__(self, groups: Iterable[object], folder: Path) -> None:
-        self.groups = [group for group in groups if isinstance(group, Remote)]
+    def __init__(self, groups: Iterable[WorkerProtocol[Any, Any]], folder: Path) -> None:
+        self.groups = [group for group in groups if group.max_retries > 0]
         self.folder = folder
-        self.repeats = min((group.repeats for group in self.groups), default=0)
+        self.repeats = min((group.max_retries for group in self.groups), default=0)
         self._kept: dict[str, Path] = {}
         self._numbers = itertools.count()
 
@@ -55,21 +55,21 @@ class StageRetry:
             f"gave up: {lost}; go on from the last checkpoint with resume=RUN_FOLDER"
         ) from lost
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Have every group that has changed write its state; the former one counts until all of them have."""
         if self.repeats == 0:
             return
         number, changed = next(self._numbers), [group for group in self.groups if group.changed]
         fresh = {group.label: self.folder / f"{group.label}-{number}" for group in changed}
         for group in changed:
-            group.keep(fresh[group.label])
+            group.snapshot(fresh[group.label])
         for group in changed:
             group.changed = False
             if group.label in self._kept:
                 shutil.rmtree(self._kept[group.label], ignore_errors=True)
         self._kept |= fresh
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Delete what was kept."""
         self._kept = {}
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from drmas_pl.cluster import first_rank
-from drmas_pl.cluster.first_rank import RankZeroServerEngine, devices_beside_first
+from drmas_pl.cluster.rank_zero_engine import RankZeroServerEngine, devices_beside_rank_zero
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
@@ -123,4 +123,4 @@ def test_devices_are_those_on_the_first_ranks_machine_in_the_order_of_ranks(
     places: list[Any], devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_rank, "gather_lists", lambda own, fabric: [[place] for place in places])
-    assert devices_beside_first(places[0], SimpleNamespace()) == devices  # type: ignore[arg-type]
+    assert devices_beside_rank_zero(places[0], SimpleNamespace()) == devices  # type: ignore[arg-type]
