@@ -17,7 +17,7 @@ PROGRAMS = {
     "train": ("train", "train a team"),
     "evaluate": ("evaluate", "evaluate a checkpoint or a plain model"),
     "export": ("export", "write an agent's model as a plain Transformers folder"),
-    "report": ("report", "compare finished runs"),
+    "report": ("report", "show and compare runs"),
     "doctor": ("doctor", "say what this installation, or a model, can do"),
     "prepare-data": ("prepare_data", "fetch or check tasks, and build search indexes"),
     "serve-retriever": ("serve_retriever", "serve a search engine over HTTP"),

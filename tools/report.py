@@ -1,6 +1,7 @@
-"""Compare finished runs: ``drmas report outputs/search [more folders] [--plot FILE]``.
+"""Show runs: ``drmas report outputs/search [more folders] [--plot FILE] [--output FILE] [--no-page]``.
 
-A folder is a run, or a sweep that holds runs. Prints a Markdown table and draws the learning curves of all runs into one picture.
+A folder is a run, or a sweep that holds runs. Writes one page for the browser, also of runs that crashed or still go. Of finished runs it
+prints a Markdown table and draws the learning curves into one picture.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from drmas_pl.errors import DataError
+from drmas_pl.report.run_files import find_run_folders
+from drmas_pl.report.run_page import MAX_BYTES, write_page
 from drmas_pl.tools.program import guarded
 
 CURVES = (("validation/success", "sampled", "-"), ("validation-greedy/success", "greedy", "--"))
@@ -37,7 +40,7 @@ class FinishedRun:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    parser = argparse.ArgumentParser(prog="drmas report", description="Compare finished runs.")
+    parser = argparse.ArgumentParser(prog="drmas report", description="Show and compare runs.")
     parser.add_argument("folders", nargs="+", type=Path, help="run folders, or sweeps that hold runs")
     parser.add_argument(
         "--plot",
@@ -45,29 +48,58 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=None,
         help="picture of the learning curves, by default curves.png in the first folder",
     )
+    parser.add_argument(
+        "--page", action=argparse.BooleanOptionalAction, default=True, help="whether to write a page"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        help="the page, by default report.html in the run's folder, or comparison.html in the first folder for several runs",
+    )
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        default=MAX_BYTES / 1e6,
+        help="size of the page that conversations are sampled for, %(default)g by default",
+    )
     arguments = parser.parse_args(argv)
+    return guarded(lambda: show(arguments))
 
-    def compare() -> int:
-        runs = [run for folder in arguments.folders for run in find_runs(folder)]
+
+def show(arguments: argparse.Namespace) -> int:
+    """Write what the arguments ask for and return the exit code."""
+    folders = [run for folder in arguments.folders for run in find_folders(folder)]
+    runs = [_read(folder) for folder in folders if (folder / "summary.json").is_file()]
+    if runs:
         print(table(runs))
         picture = arguments.plot or arguments.folders[0] / "curves.png"
         draw(runs, picture)
         print(f"\ncurves {picture}")
-        return 0
+    if arguments.page:
+        name = arguments.folders[0] / "comparison.html" if len(folders) > 1 else folders[0] / "report.html"
+        page = arguments.output or name
+        write_page(folders, page, max_bytes=int(arguments.megabytes * 1e6))
+        print(f"page   {page}")
+    elif not runs:
+        raise DataError(
+            f"no finished run in {arguments.folders[0]}; without --no-page it is shown as far as it is"
+        )
+    return 0
 
-    return guarded(compare)
 
-
-def find_runs(folder: Path) -> list[FinishedRun]:
-    """Read the runs in ``folder``.
+def find_folders(folder: Path) -> list[Path]:
+    """Return the runs in ``folder``, finished or not.
 
     Raises:
-        DataError: There is no finished run.
+        DataError: There is none.
     """
-    files = sorted(folder.glob("summary.json")) or sorted(folder.glob("*/summary.json"))
-    if not files:
-        raise DataError(f"no finished run in {folder}; expected summary.json in it or in its folders")
-    return [_read(file.parent) for file in files]
+    folders = find_run_folders(folder)
+    if not folders:
+        raise DataError(
+            f"no run in {folder}; expected config.yaml, metrics.jsonl or summary.json in it or in its folders"
+        )
+    return folders
 
 
 def table(runs: Sequence[FinishedRun]) -> str:
@@ -76,7 +108,7 @@ def table(runs: Sequence[FinishedRun]) -> str:
     Args:
         runs: At least one run.
     """
-    agents = list(runs[0].summary["calls_per_agent"])
+    agents = list(dict.fromkeys(agent for run in runs for agent in run.summary["calls_per_agent"]))
     head = [
         "run",
         "validation/success",
@@ -94,7 +126,7 @@ def table(runs: Sequence[FinishedRun]) -> str:
                 run.path.name,
                 _change(summary["before"], summary["after"]),
                 _change(summary["before_greedy"], summary["after_greedy"]),
-                *(f"{before[agent]:.2f} → {after[agent]:.2f}" for agent in agents),
+                *(f"{before[agent]:.2f} → {after[agent]:.2f}" if agent in after else "–" for agent in agents),
                 str(summary["iterations"]),
                 f"{summary['seconds'] / 60:.1f}",
             ]

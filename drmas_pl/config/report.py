@@ -83,6 +83,7 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
         "logs": folder / "logs",
         "checkpoint": _checkpoint(trainer),
         "plot": trainer.folder.plot,
+        "page": trainer.folder.page,
         "summary": folder / "summary.json",
     }
     noun = "iteration" if summary["iterations"] == 1 else "iterations"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drmas_pl.report.run_page import write_page
 from drmas_pl.trainer.plot import plot_run
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing
+
+log = logging.getLogger(__name__)
 
 
 class RunDirectory:
@@ -18,7 +22,7 @@ class RunDirectory:
 
     ::
 
-        config.yaml  summary.json  metrics.jsonl  plot.png  failures.log
+        config.yaml  summary.json  metrics.jsonl  plot.png  report.html  failures.log
         checkpoints/  trajectories/  logs/  skipped/
 
     Args:
@@ -52,6 +56,11 @@ class RunDirectory:
     def plot(self) -> Path:
         """The learning curve."""
         return self.path / "plot.png"
+
+    @property
+    def page(self) -> Path:
+        """The page that shows the run in a browser."""
+        return self.path / "report.html"
 
     def trajectories(self, phase: str, iteration: int) -> Path:
         """File of the trajectories recorded in one phase."""
@@ -95,6 +104,15 @@ class RunDirectory:
             write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
     def draw(self, agents: Sequence[str], title: str) -> None:
-        """Write ``plot.png`` from the recorded metrics."""
+        """Write ``plot.png`` from the recorded metrics, and ``report.html`` from all files of the run."""
         with writing("the plot", self.plot):
             plot_run(self.read_metrics(), self.plot, agents=agents, title=title)
+        self._write_page()
+
+    def _write_page(self) -> None:
+        """Write ``report.html``; whatever a file holds, a page that cannot be made never costs a run that has ended."""
+        try:
+            with writing("the page", self.page):
+                write_page([self.path], self.page)
+        except Exception:
+            log.exception("%s could not be made; make it later with: drmas-report %s", self.page, self.path)

@@ -18,6 +18,7 @@ def test_a_run_leaves_metrics_scores_curve_trajectories_and_checkpoint(tmp_path:
         "metrics.jsonl",
         "summary.json",
         "plot.png",
+        "report.html",
         "trajectories",
         "checkpoints",
     }

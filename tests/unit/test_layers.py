@@ -25,6 +25,7 @@ LAYERS = (
         "rewards",
         "retrieval",
         "sandbox",
+        "report",
         "data.files",
         "data.readers",
     ),
@@ -58,6 +59,7 @@ TORCH_FREE = (
     "rewards",
     "retrieval",
     "sandbox",
+    "report",
     "data.readers",
     "envs",
 )

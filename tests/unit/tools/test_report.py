@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drmas_pl.tools.report import main
+from tests.helpers.run_folders import write_unfinished_run
 
 
 def write_run(folder: Path, *, after: float) -> None:
@@ -53,8 +54,41 @@ def test_one_run_and_a_chosen_picture(tmp_path: Path) -> None:
 
 def test_folders_without_a_finished_run_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
-    assert "no finished run in" in capsys.readouterr().err
+    assert "no run in" in capsys.readouterr().err
     write_run(tmp_path / "broken", after=0.5)
     (tmp_path / "broken" / "metrics.jsonl").unlink()
     assert main([str(tmp_path)]) == 1
     assert "not a whole run folder" in capsys.readouterr().err
+
+
+def test_pages_are_written_also_of_runs_that_have_not_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_unfinished_run(tmp_path / "stopped")
+    assert main([str(tmp_path / "stopped")]) == 0
+    assert capsys.readouterr().out == f"page   {tmp_path}/stopped/report.html\n"
+    write_run(tmp_path / "ended", after=0.7)
+    assert main([str(tmp_path), "--output", str(tmp_path / "both.html"), "--megabytes", "2"]) == 0
+    assert "2 runs" in (tmp_path / "both.html").read_text()
+    assert not (tmp_path / "comparison.html").exists()
+    assert main([str(tmp_path)]) == 0
+    assert (tmp_path / "comparison.html").is_file()
+
+
+def test_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "ended", after=0.7)
+    assert main([str(tmp_path / "ended"), "--no-page"]) == 0
+    assert not (tmp_path / "ended" / "report.html").exists()
+    write_unfinished_run(tmp_path / "stopped")
+    assert main([str(tmp_path / "stopped"), "--no-page"]) == 1
+    assert "no finished run in" in capsys.readouterr().err
+
+
+def test_runs_of_different_teams_share_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", after=0.7)
+    write_run(tmp_path / "b", after=0.7)
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    summary["calls_per_agent"] = summary["calls_per_agent_before"] = {"single": 1.0}
+    (tmp_path / "b" / "summary.json").write_text(json.dumps(summary))
+    assert main([str(tmp_path), "--no-page"]) == 0
+    assert "| – | – | 1.00 → 1.00 |" in capsys.readouterr().out

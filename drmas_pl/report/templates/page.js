@@ -1,0 +1,792 @@
+"use strict";
+// Everything that a model or an environment wrote reaches the page through text nodes and attributes of fixed names alone.
+const data = JSON.parse(document.getElementById("data").textContent);
+const index = data.index;
+const rowCount = index.run.length;
+const several = data.runs.length > 1;
+const COLOURS = 7;
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 4", "1 2", "5 2 1 2 1 2"];
+const OUTCOMES = ["right", "wrong", "truncated", "failed"];
+const SIGNS = { right: "✓", wrong: "✗", truncated: "⧖", failed: "!" };
+const INVALID = 1, EMPTY = 2, CUT = 4, UNTRAINED = 8;
+const ROW_HEIGHT = 58;
+const SVG = "http://www.w3.org/2000/svg";
+
+// ---------------------------------------------------------------- elements
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") {
+      for (const [event, handler] of Object.entries(value)) node.addEventListener(event, handler);
+    } else {
+      node.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+function el(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function percent(share, digits = 1) {
+  return `${(100 * share).toFixed(digits)} %`;
+}
+
+function short(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 10000) return value.toExponential(1);
+  if (size >= 100) return value.toFixed(0);
+  if (size >= 10) return value.toFixed(1);
+  if (size >= 0.01) return value.toFixed(2);
+  return value.toExponential(1);
+}
+
+function signed(value, digits = 2) {
+  return (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
+}
+
+function table(head, rows, numeric = []) {
+  const cell = (tag, value, place) =>
+    el(tag, { class: numeric.includes(place) ? "number" : null, scope: tag === "th" ? "col" : null }, value);
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": head.join(", ") },
+    el("table", {},
+      el("thead", {}, el("tr", {}, head.map((value, place) => cell("th", value, place)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((value, place) => cell("td", value, place)))))));
+}
+
+function section(title, id, ...children) {
+  return el("section", { id, "aria-label": title }, el("h2", {}, title), children);
+}
+
+// ---------------------------------------------------------------- markers: the second code beside colour
+
+function marker(code, x, y, colour, size = 3) {
+  const kind = code % 6;
+  const attributes = { class: `f${colour}` };
+  if (kind === 0) return svg("circle", { ...attributes, cx: x, cy: y, r: size });
+  if (kind === 1) {
+    return svg("rect", { ...attributes, x: x - size, y: y - size, width: 2 * size, height: 2 * size });
+  }
+  const shapes = {
+    2: [[0, -1.2], [1.2, 1], [-1.2, 1]],
+    3: [[0, -1.4], [1.4, 0], [0, 1.4], [-1.4, 0]],
+    4: [[-1.2, -1], [1.2, -1], [0, 1.2]],
+    5: [[-1.3, -0.45], [-0.45, -0.45], [-0.45, -1.3], [0.45, -1.3], [0.45, -0.45], [1.3, -0.45], [1.3, 0.45],
+      [0.45, 0.45], [0.45, 1.3], [-0.45, 1.3], [-0.45, 0.45], [-1.3, 0.45]],
+  };
+  const points = shapes[kind].map(([dx, dy]) => `${x + dx * size},${y + dy * size}`).join(" ");
+  return svg("polygon", { ...attributes, points });
+}
+
+function agentMark(agent) {
+  return svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, marker(agent, 7, 7, agent % COLOURS, 4.5));
+}
+
+// ---------------------------------------------------------------- first screen
+
+function drawHead() {
+  const head = document.getElementById("head");
+  const run = data.runs[0];
+  const played = run.planned && !run.finished ? `${run.iteration} of ${run.planned} iterations` : `${run.iteration} iterations`;
+  const memory = run.memory ? `, peak memory ${(run.memory / 1024).toFixed(1)} GB` : "";
+  const line = several
+    ? `${data.runs.map((one) => one.name).join(" · ")}`
+    : `${[...run.preset].filter(Boolean).join(" · ")} — ${played}, ${run.minutes.toFixed(1)} min${memory}, success = ${run.metric}`;
+  head.append(el("h1", {}, data.title), el("p", { class: "muted" }, line, ` — page of ${data.made}`));
+}
+
+function intervalText(score) {
+  return score[1] === score[2] ? "" : `[${(100 * score[1]).toFixed(1)}, ${(100 * score[2]).toFixed(1)}]`;
+}
+
+function changeText(before, after) {
+  return before === null ? percent(after[0]) : `${percent(before[0])} → ${percent(after[0])}`;
+}
+
+function outcomeTile(outcome) {
+  const lines = [];
+  if (outcome.before) {
+    const points = 100 * (outcome.after[0] - outcome.before[0]);
+    lines.push(`${signed(points, 1)} points, 95 % ${intervalText(outcome.before)} → ${intervalText(outcome.after)}`);
+  } else {
+    lines.push(`one evaluation so far, 95 % ${intervalText(outcome.after)}`);
+  }
+  if (outcome.tasks) lines.push(`${outcome.tasks} tasks, iterations ${outcome.iterations.join(" → ")}`);
+  if (outcome.changed) lines.push(`wrong → right ${outcome.changed[0]}, right → wrong ${outcome.changed[1]}`);
+  return el("div", { class: "card tile" },
+    el("b", {}, changeText(outcome.before, outcome.after)), el("span", {}, outcome.label),
+    lines.map((line) => el("div", { class: "muted small" }, line)));
+}
+
+function drawOutcome(run) {
+  const calls = run.agents.map((agent, place) => run.calls[place] && el("div", { class: `card tile b${place % COLOURS}` },
+    el("b", {}, run.calls[place].map((value) => value.toFixed(2)).join(" → ")), el("span", {}, `calls of ${agent}`)));
+  const tiles = [...run.outcomes.map(outcomeTile), ...calls].filter(Boolean);
+  const body = tiles.length ? tiles : el("p", { class: "muted" }, "Nothing was scored so far.");
+  return el("section", { id: "outcome", "aria-label": "Outcome, before → after", class: "grid tiles" }, body);
+}
+
+function drawHealth(run) {
+  const names = { bad: "Problem", warning: "Warning", good: "Well", state: "State" };
+  return el("ul", { class: "health" }, run.health.map((finding) =>
+    el("li", { class: finding.level }, el("b", {}, `${names[finding.level]}: ${finding.title}.`), finding.text)));
+}
+
+// ---------------------------------------------------------------- curves
+
+function niceTicks(low, high) {
+  const span = high - low || Math.abs(high) || 1;
+  const raw = span / 3;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((value) => value >= raw);
+  const first = Math.floor(low / step + 1e-9) * step;
+  const ticks = [];
+  for (let tick = first; tick < high + step * 0.999; tick += step) ticks.push(Math.abs(tick) < step * 1e-6 ? 0 : tick);
+  if (ticks.length < 2) ticks.push(first + step);
+  return ticks;
+}
+
+/** One picture. Each series has label, colour, code and points. */
+function drawChart(chart, series) {
+  const width = 320, height = 178, left = 44, right = 10, top = 8, bottom = 22;
+  const points = series.flatMap((one) => one.points);
+  const xs = points.map((point) => point[0]);
+  const ys = points.map((point) => point[1]);
+  const [xLow, xHigh] = [Math.min(...xs), Math.max(...xs)];
+  const [lowest, highest] = [Math.min(...ys, chart.share ? 0 : Infinity), Math.max(...ys)];
+  const margin = lowest === highest && !chart.share ? Math.abs(lowest) / 2 || 0.5 : 0;
+  const ticks = niceTicks(lowest - margin, highest + margin);
+  const [yLow, yHigh] = [ticks[0], ticks[ticks.length - 1]];
+  const x = (value) => left + (width - left - right) * (xHigh === xLow ? 0.5 : (value - xLow) / (xHigh - xLow));
+  const y = (value) => height - bottom - (height - top - bottom) * (value - yLow) / (yHigh - yLow);
+  const write = (value) => (chart.share ? percent(value) : short(value));
+  const first = (one) => one.points[0][1];
+  const last = (one) => one.points[one.points.length - 1][1];
+  const said = series.map((one) => `${one.label} ${write(first(one))} to ${write(last(one))}`).join("; ");
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${chart.title}: ${said}` });
+  for (const tick of ticks) {
+    picture.append(
+      svg("line", { class: "rule", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
+      svg("text", { class: "tick", x: left - 5, y: y(tick) + 3.5, "text-anchor": "end" },
+        chart.share ? percent(tick, 0) : short(tick)));
+  }
+  picture.append(
+    svg("text", { class: "tick", x: left, y: height - 6 }, xLow),
+    svg("text", { class: "tick", x: width - right, y: height - 6, "text-anchor": "end" }, `iteration ${xHigh}`));
+  for (const one of series) {
+    const path = one.points.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`).join(" ");
+    picture.append(svg("polyline",
+      { class: `curve s${one.colour}`, points: path, "stroke-dasharray": DASHES[one.code % DASHES.length] || null }));
+    const stride = Math.max(1, Math.ceil(one.points.length / 8));
+    one.points.forEach((point, place) => {
+      const shown = place % stride === 0 || place === one.points.length - 1;
+      if (shown) picture.append(marker(one.code, x(point[0]), y(point[1]), one.colour, 2.8));
+    });
+  }
+  const cursor = svg("line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" });
+  picture.append(cursor);
+  const values = series.map((one) => el("output", {}, write(last(one))));
+  const show = (event) => {
+    const box = picture.getBoundingClientRect();
+    const at = xLow + (xHigh - xLow) * Math.min(1, Math.max(0,
+      ((event.clientX - box.left) / box.width * width - left) / (width - left - right)));
+    const nearest = xs.reduce((best, value) => (Math.abs(value - at) < Math.abs(best - at) ? value : best), xs[0]);
+    cursor.setAttribute("x1", x(nearest));
+    cursor.setAttribute("x2", x(nearest));
+    cursor.setAttribute("visibility", "visible");
+    series.forEach((one, place) => {
+      const point = one.points.find((pair) => pair[0] === nearest);
+      values[place].textContent = point ? write(point[1]) : "–";
+    });
+  };
+  const rest = () => {
+    cursor.setAttribute("visibility", "hidden");
+    series.forEach((one, place) => { values[place].textContent = write(last(one)); });
+  };
+  picture.addEventListener("pointermove", show);
+  picture.addEventListener("pointerleave", rest);
+  const legend = el("ul", { class: "legend" }, series.map((one, place) => el("li", {},
+    svg("svg", { viewBox: "0 0 30 12", "aria-hidden": "true" },
+      svg("line", { class: `curve s${one.colour}`, x1: 0, x2: 30, y1: 6, y2: 6,
+        "stroke-dasharray": DASHES[one.code % DASHES.length] || null }),
+      marker(one.code, 15, 6, one.colour, 3)),
+    one.label, values[place])));
+  return el("figure", { class: "card" },
+    el("h3", {}, chart.title), el("div", { class: "muted small" }, `healthy: ${chart.healthy}`), picture, legend);
+}
+
+function drawCharts() {
+  const keys = [...new Set(data.runs.flatMap((run) => run.charts.map((chart) => chart.key)))];
+  const cards = keys.map((key) => {
+    const charts = data.runs.map((run) => run.charts.find((chart) => chart.key === key));
+    const series = charts.flatMap((chart, place) => (chart ? chart.series : []).map((one) => ({
+      label: several ? `${data.runs[place].name.split("/").pop()} ${one.label}` : one.label,
+      colour: (several ? place : one.agent ?? (one.code === 0 ? 5 : one.code - 1)) % COLOURS,
+      code: one.code,
+      points: one.points,
+    })));
+    return drawChart(charts.find(Boolean), series);
+  });
+  if (!cards.length) return el("p", { class: "muted" }, "No metrics were recorded so far.");
+  return el("div", { class: "grid charts" }, cards);
+}
+
+// ---------------------------------------------------------------- the team as a graph
+
+function layout(names, width, height) {
+  const inner = names.filter((name) => !["start", "right", "wrong"].includes(name));
+  const place = { start: [52, height / 2], right: [width - 52, height * 0.22], wrong: [width - 52, height * 0.78] };
+  inner.forEach((name, number) => {
+    const share = inner.length === 1 ? 0.5 : number / (inner.length - 1);
+    const level = inner.length === 1 ? 0.5 : [0.22, 0.78][number % 2];
+    place[name] = [180 + (width - 390) * share, height * level];
+  });
+  return place;
+}
+
+/** Where the line from a point to a node's centre enters the node. */
+function border([cx, cy], [fx, fy], halfWidth, halfHeight) {
+  const dx = fx - cx, dy = fy - cy;
+  const scale = 1 / Math.max(Math.abs(dx) / halfWidth, Math.abs(dy) / halfHeight, 1e-6);
+  return [cx + dx * scale, cy + dy * scale];
+}
+
+function drawGraph(run, view) {
+  const width = 640, height = 250, halfWidth = 46, halfHeight = 17;
+  const names = [...new Set(["start", ...run.agents, "right", "wrong"])]
+    .filter((name) => view.edges.some((edge) => edge[0] === name || edge[1] === name));
+  const place = layout(names, width, height);
+  const most = Math.max(...view.edges.map((edge) => edge[2]));
+  const said = view.edges.map(([from, to, rate]) => `${from} to ${to} ${rate.toFixed(2)}`).join("; ");
+  const picture = svg("svg",
+    { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Calls per trajectory: ${said}` });
+  const labels = [];
+  for (const [from, to, rate] of view.edges) {
+    const a = place[from], b = place[to];
+    const thick = 1 + 6 * rate / most;
+    let path, tip, angle, middle;
+    if (from === to) {
+      const up = a[1] < height / 2 ? -1 : 1;
+      const y = a[1] + up * halfHeight;
+      path = `M${a[0] - 16},${y} C${a[0] - 34},${y + up * 34} ${a[0] + 34},${y + up * 34} ${a[0] + 16},${y + up * 6}`;
+      tip = [a[0] + 16, y];
+      angle = Math.atan2(-up, -0.4);
+      middle = [a[0], y + up * 26];
+    } else {
+      const dx = b[0] - a[0], dy = b[1] - a[1], far = Math.hypot(dx, dy);
+      const bend = 26 + far * 0.05;
+      const control = [(a[0] + b[0]) / 2 - dy / far * bend, (a[1] + b[1]) / 2 + dx / far * bend];
+      const start = border(a, control, halfWidth, halfHeight);
+      tip = border(b, control, halfWidth + 1, halfHeight + 1);
+      angle = Math.atan2(tip[1] - control[1], tip[0] - control[0]);
+      const end = [tip[0] - 9 * Math.cos(angle), tip[1] - 9 * Math.sin(angle)];
+      path = `M${start} Q${control} ${end}`;
+      middle = [0, 1].map((axis) => 0.25 * start[axis] + 0.5 * control[axis] + 0.25 * end[axis]);
+    }
+    const side = (turn) => [tip[0] + 12 * Math.cos(angle + turn), tip[1] + 12 * Math.sin(angle + turn)];
+    picture.append(svg("path", { class: "edge", d: path, "stroke-width": thick.toFixed(1) }),
+      svg("polygon", { class: "head", points: [tip, side(Math.PI - 0.45), side(Math.PI + 0.45)].join(" ") }));
+    labels.push(svg("text", { class: "rate", x: middle[0], y: middle[1] + 5, "text-anchor": "middle" }, rate.toFixed(2)));
+  }
+  for (const name of names) {
+    const [x, y] = place[name];
+    const agent = run.agents.indexOf(name);
+    const sign = SIGNS[name] ? `${SIGNS[name]} ` : "";
+    picture.append(svg("rect", {
+      class: agent < 0 ? "end" : `s${agent % COLOURS}`, x: x - halfWidth, y: y - halfHeight, width: 2 * halfWidth,
+      height: 2 * halfHeight, rx: 8,
+    }));
+    const clipped = name.length > 11 ? `${name.slice(0, 10)}…` : name;
+    picture.append(svg("text", { x, y: y + 5, "text-anchor": "middle" }, sign + clipped));
+    if (agent >= 0) picture.append(marker(agent, x - halfWidth, y - halfHeight, agent % COLOURS, 5));
+  }
+  picture.append(...labels);
+  return picture;
+}
+
+function drawTeam(run) {
+  if (!run.graphs.length) {
+    return el("p", { class: "muted" }, "No trajectories were recorded; set trainer.record=[validation].");
+  }
+  const body = el("div", {});
+  const show = (graph) => {
+    const [before, after] = [graph.views[0], graph.views[graph.views.length - 1]];
+    const cards = graph.views.map((view, place) => el("div", { class: "card" },
+      el("h3", {}, graph.views.length === 1 ? `iteration ${view.iteration}`
+        : `${["before", "after"][place]} (iteration ${view.iteration}), ${view.episodes} trajectories`),
+      drawGraph(run, view)));
+    const rate = (view, from, to) => (view.edges.find((edge) => edge[0] === from && edge[1] === to) || [0, 0, 0])[2];
+    const pairs = [...new Map([...after.edges, ...before.edges].map((edge) => [`${edge[0]}\n${edge[1]}`, edge])).values()];
+    const rows = pairs.map(([from, to]) => [`${from} → ${to}`, rate(before, from, to).toFixed(3), rate(after, from, to).toFixed(3)]);
+    body.replaceChildren(el("div", { class: "grid halves" }, cards),
+      el("details", {}, el("summary", {}, "Rates as a table"), table(["call", "before", "after"], rows, [1, 2])));
+  };
+  show(run.graphs[0]);
+  const choices = el("div", { class: "views" }, run.graphs.map((graph, place) => {
+    const button = el("button", { type: "button", "aria-pressed": String(place === 0) }, graph.phase);
+    button.addEventListener("click", () => {
+      for (const other of choices.children) other.setAttribute("aria-pressed", String(other === button));
+      show(graph);
+    });
+    return button;
+  }));
+  return [run.graphs.length > 1 ? choices : null, body];
+}
+
+// ---------------------------------------------------------------- settings, time, several runs
+
+function drawSettings(run) {
+  const preset = run.preset.filter(Boolean).join(" and ") || "the defaults";
+  if (!run.configured) return el("p", { class: "muted" }, "config.yaml is missing.");
+  if (!run.settings.length) return el("p", {}, `Everything is as in the presets of ${preset}.`);
+  return table(["setting", "preset", "this run"], run.settings);
+}
+
+function drawStages(run) {
+  if (!run.stages.length) return el("p", { class: "muted" }, "No stage has ended so far.");
+  const most = Math.max(...run.stages.map((stage) => stage[1]));
+  const rows = run.stages.map(([stage, seconds, count]) => {
+    const bar = el("div", { class: "bar" });
+    bar.style.width = `${(100 * seconds / (most || 1)).toFixed(1)}%`;
+    return [stage, bar, `${seconds.toFixed(1)} s`, `${(seconds / count).toFixed(2)} s × ${count}`];
+  });
+  const memory = run.memory ? `Peak memory of the process: ${(run.memory / 1024).toFixed(2)} GB.`
+    : "Peak memory is recorded when the run ends.";
+  return [table(["stage", "", "altogether", "each"], rows, [2, 3]), el("p", { class: "muted small" }, memory)];
+}
+
+function drawRun(run) {
+  return [
+    drawOutcome(run),
+    section("Health", "health", drawHealth(run)),
+  ];
+}
+
+function drawDetails(run) {
+  const failures = run.failures
+    ? el("details", {}, el("summary", {}, "Last lines of failures.log"), el("pre", { dir: "auto", tabindex: "0" }, run.failures))
+    : null;
+  return [
+    section("Who calls whom, per trajectory", "team", drawTeam(run)),
+    el("div", { class: "grid halves" },
+      section("Settings that differ from the presets", "settings", drawSettings(run)),
+      section("Time and memory", "time", drawStages(run), failures)),
+  ];
+}
+
+function drawComparison() {
+  const scores = data.runs.map((run) => [
+    run.name,
+    run.finished ? "finished" : "not finished",
+    ...["validation", "validation-greedy"].map((split) => {
+      const outcome = run.outcomes.find((one) => one.split === split);
+      return outcome ? `${changeText(outcome.before, outcome.after)} ${intervalText(outcome.after)}` : "–";
+    }),
+    String(run.iteration),
+    run.minutes.toFixed(1),
+  ]);
+  const seeds = data.comparison.groups.flatMap((group) => group.scores.map((score) => {
+    const write = (value) => (value === null ? "–" : `${percent(value[0])} ${score.seeds > 1 ? intervalText(value) : ""}`);
+    return [group.label, score.label, write(score.before), write(score.after), String(score.seeds)];
+  }));
+  return [
+    section("Runs", "runs", table(["run", "state", "validation, sampled", "validation, greedy", "iterations", "minutes"],
+      scores, [4, 5])),
+    section("Seeds: mean and 95 % interval over runs that differ by their seed alone", "seeds",
+      table(["settings", "score", "before", "after", "runs"], seeds, [2, 3, 4])),
+    section("Settings that differ between the runs", "differences", data.comparison.settings.length
+      ? table(["setting", ...data.runs.map((run) => run.name.split("/").pop())], data.comparison.settings)
+      : el("p", { class: "muted" }, "None.")),
+  ];
+}
+
+// ---------------------------------------------------------------- conversations: data
+
+let lines = null;
+
+function body(row) {
+  if (lines === null) lines = document.getElementById("bodies").textContent.split("\n");
+  const [cause, metrics, turns] = JSON.parse(lines[row]);
+  return { cause, metrics, turns: turns.map(readTurn) };
+}
+
+function readTurn(turn) {
+  const [agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
+    promptTokens, tokens, logprobs, promptTruncated] = turn;
+  return { agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
+    promptTokens, tokens, logprobs, promptTruncated };
+}
+
+const run = (row) => data.runs[index.run[row]];
+const phase = (row) => index.phases[index.phase[row]];
+const task = (row) => index.tasks[index.task[row]];
+const outcomeName = (row) => OUTCOMES[index.outcome[row]];
+
+let pairs = null;
+
+/** First and last recorded play of the same task, sample and phase. */
+function pairOf(row) {
+  if (pairs === null) {
+    pairs = new Map();
+    for (let other = 0; other < rowCount; other++) {
+      const key = pairKey(other);
+      const found = pairs.get(key);
+      if (!found) pairs.set(key, [other, other]);
+      else {
+        if (index.iteration[other] < index.iteration[found[0]]) found[0] = other;
+        if (index.iteration[other] > index.iteration[found[1]]) found[1] = other;
+      }
+    }
+  }
+  return pairs.get(pairKey(row));
+}
+
+function pairKey(row) {
+  return `${index.run[row]} ${index.phase[row]} ${index.task[row]} ${index.sample[row]}`;
+}
+
+function groupOf(row) {
+  const found = [];
+  for (let other = 0; other < rowCount; other++) {
+    const same = index.task[other] === index.task[row] && index.phase[other] === index.phase[row]
+      && index.run[other] === index.run[row] && index.iteration[other] === index.iteration[row];
+    if (same) found.push(other);
+  }
+  return found;
+}
+
+// ---------------------------------------------------------------- conversations: one dialogue
+
+function badge(row) {
+  const name = outcomeName(row);
+  return el("span", { class: `badge ${name}` }, `${SIGNS[name]} ${name}`);
+}
+
+function logprobStrip(logprobs, tokens) {
+  if (!logprobs.length) return null;
+  const known = logprobs.filter((value) => value !== null);
+  const total = known.reduce((sum, value) => sum + value, 0);
+  const level = (value) => (value === null ? 4 : [-0.05, -0.5, -1.5, -4].findIndex((bound) => value >= bound));
+  const strip = el("div", { class: "tokens", role: "img",
+    "aria-label": `Log-probabilities of ${tokens} sampled tokens, mean ${(total / Math.max(1, known.length)).toFixed(2)} nats` });
+  logprobs.forEach((value, place) => {
+    const found = level(value);
+    const said = value === null ? "not finite" : `${value.toFixed(3)} nats, p = ${percent(Math.exp(value))}`;
+    strip.append(el("i", { class: `lp${found < 0 ? 4 : found}`, title: `token ${place + 1} of ${tokens}: log p ${said}` }));
+  });
+  return strip;
+}
+
+function advantageChip(turn, training) {
+  if (turn.advantage === null) {
+    return training ? el("span", { class: "chip alert" }, "not trained (masked)") : null;
+  }
+  const tone = turn.advantage > 0 ? "pos" : turn.advantage < 0 ? "neg" : "";
+  const strong = Math.abs(turn.advantage) >= 1 ? "strong" : "";
+  return el("span", { class: `chip ${tone} ${strong}` }, `advantage ${signed(turn.advantage)}`);
+}
+
+function textBlock(text, label) {
+  return el("pre", { dir: "auto", tabindex: text.length > 1500 ? "0" : null, "aria-label": label }, text);
+}
+
+function drawTurn(row, turn) {
+  const training = phase(row) === "train";
+  const masked = training && turn.advantage === null;
+  const empty = !turn.text.trim();
+  const chips = [
+    turn.status !== "valid" && el("span", { class: "chip alert" }, `${turn.status}${turn.reason ? `: ${turn.reason}` : ""}`),
+    empty && el("span", { class: "chip alert" }, "empty"),
+    turn.finish === "length" && el("span", { class: "chip alert" }, "cut at the limit of tokens"),
+    turn.finish === "abort" && el("span", { class: "chip alert" }, "aborted"),
+    turn.promptTruncated ? el("span", { class: "chip alert" }, "prompt lost history") : null,
+    turn.verdict && el("span", { class: "chip" }, `verdict ${turn.verdict}`),
+    turn.reward ? el("span", { class: "chip" }, `reward ${short(turn.reward)}`) : null,
+    turn.local ? el("span", { class: "chip" }, `own reward ${short(turn.local)}`) : null,
+    advantageChip(turn, training),
+  ];
+  const size = `${turn.promptTokens} → ${turn.tokens} tokens`;
+  return el("article", { class: `turn b${turn.agent % COLOURS}${masked ? " masked" : ""}` },
+    el("header", {}, agentMark(turn.agent), el("b", {}, run(row).agents[turn.agent]), chips,
+      el("span", { class: "muted small" }, size)),
+    turn.prompt === null ? null
+      : el("details", {}, el("summary", {}, "Prompt"), textBlock(turn.prompt, "prompt")),
+    textBlock(empty ? "(empty response)" : turn.text, "response"),
+    turn.action === null ? null : [el("p", { class: "label" }, "parsed action"), textBlock(turn.action, "parsed action")],
+    logprobStrip(turn.logprobs, turn.tokens));
+}
+
+function drawDialogue(row, heading) {
+  const content = body(row);
+  const metrics = content.metrics.filter((pair) => pair[1] !== null).map(([name, value]) => `${name} ${short(value)}`);
+  const line = `reward ${short(index.reward[row] ?? 0)}, ${index.turns[row]} turns, ${index.tokens[row]} tokens`;
+  const parts = [
+    el("h3", {}, heading ? `${heading} ` : "", badge(row), " ", el("span", { class: "muted" }, line)),
+    el("p", { class: "muted small" }, `${phase(row)}, iteration ${index.iteration[row]}, sample ${index.sample[row]}`
+      + (several ? `, ${run(row).name}` : "") + (metrics.length ? ` — ${metrics.join(", ")}` : "")),
+  ];
+  if (content.cause) parts.push(el("pre", { dir: "auto", tabindex: "0" }, content.cause));
+  for (const turn of content.turns) {
+    if (turn.observation !== null) {
+      parts.push(el("div", { class: "observation" }, el("p", { class: "label" }, "observation"),
+        textBlock(turn.observation, "observation")));
+    }
+    parts.push(drawTurn(row, turn));
+  }
+  if (!content.turns.length) parts.push(el("p", { class: "muted" }, "Nobody spoke."));
+  return el("div", { class: "dialogue" }, parts);
+}
+
+// ---------------------------------------------------------------- conversations: the browser
+
+function drawConversations() {
+  const held = data.runs.reduce((sum, one) => sum + one.kept, 0);
+  const total = data.runs.reduce((sum, one) => sum + one.total, 0);
+  const unread = data.runs.reduce((sum, one) => sum + one.unread, 0);
+  if (!rowCount) {
+    const why = total ? "None fits into the page." : "None was recorded; set trainer.record=[validation] or [train,validation].";
+    return section("Conversations", "conversations", el("p", { class: "muted" }, why));
+  }
+  const agents = [...new Set(data.runs.flatMap((one) => one.agents))];
+  const option = (value, label) => el("option", { value }, label);
+  const select = (label, choices) => {
+    const control = el("select", {}, choices.map(([value, text]) => option(value, text)));
+    return { control, label: el("label", {}, label, control) };
+  };
+  const sources = [...new Set(index.tasks.map((one) => one[1]))];
+  const iterations = [...new Set(index.iteration)].sort((a, b) => a - b);
+  const any = ["", "any"];
+  const controls = {
+    run: several ? select("run", [any, ...data.runs.map((one, place) => [place, one.name])]) : null,
+    phase: select("phase", [any, ...index.phases.map((name, place) => [place, name])]),
+    iteration: select("iteration", [any, ...iterations.map((value) => [value, value])]),
+    outcome: select("outcome", [any, ...OUTCOMES.map((name, place) => [place, name]),
+      ["gain", "wrong → right"], ["loss", "right → wrong"]]),
+    source: sources.length > 1 ? select("data source", [any, ...sources.map((name) => [name, name || "(none)"])]) : null,
+    agent: select("agent spoke", [any, ...agents.map((name) => [name, name])]),
+    validity: select("responses", [any, ["valid", "all valid"], [INVALID, "an invalid one"], [EMPTY, "an empty one"],
+      [CUT, "one cut at the limit"], [UNTRAINED, "one not trained"]]),
+  };
+  const number = (label) => {
+    const control = el("input", { type: "number", step: "any" });
+    return { control, label: el("label", {}, label, control) };
+  };
+  const bounds = {
+    rewardLow: number("reward ≥"), rewardHigh: number("reward ≤"),
+    turnsLow: number("turns ≥"), turnsHigh: number("turns ≤"),
+    tokensLow: number("tokens ≥"), tokensHigh: number("tokens ≤"),
+  };
+  const field = (label, hint) => {
+    const control = el("input", { type: "search", placeholder: hint });
+    return { control, label: el("label", {}, label, control) };
+  };
+  const taskField = field("task", "question or id");
+  const textField = field("text", "anywhere in a conversation");
+  const count = el("span", { role: "status", class: "muted" });
+  const canvas = el("div", { role: "presentation" });
+  const list = el("div", { class: "list", role: "listbox", tabindex: "0", "aria-label": "Conversations" }, canvas);
+  const reader = el("div", { id: "reader", tabindex: "-1", "aria-live": "polite" });
+  const tabs = el("div", { class: "views", role: "tablist", "aria-label": "View" });
+  const title = el("div", {});
+  const content = el("div", {});
+  reader.append(title, tabs, content);
+  let shown = [];
+  let current = -1;
+  let view = "one";
+
+  function pattern(text) {
+    // bodies are escaped JSON, so the text is escaped as they are
+    const escaped = JSON.stringify(text).slice(1, -1).replace(/</g, "\\u003c").replace(/\u2028/g, "\\u2028").replace(/\u2029/g, "\\u2029");
+    return new RegExp(escaped.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
+  }
+
+  function change(row) {
+    const [before, after] = pairOf(row);
+    if (index.outcome[before] !== 0 && index.outcome[after] === 0) return "gain";
+    return index.outcome[before] === 0 && index.outcome[after] !== 0 ? "loss" : "";
+  }
+
+  function filters() {
+    const tests = [];
+    const chosen = (name) => (controls[name] ? controls[name].control.value : "");
+    for (const name of ["run", "phase", "iteration"]) {
+      const value = chosen(name);
+      if (value !== "") tests.push((row) => index[name][row] === Number(value));
+    }
+    const outcome = chosen("outcome");
+    if (outcome === "gain" || outcome === "loss") tests.push((row) => change(row) === outcome);
+    else if (outcome !== "") tests.push((row) => index.outcome[row] === Number(outcome));
+    if (controls.source && controls.source.control.selectedIndex > 0) {
+      tests.push((row) => task(row)[1] === chosen("source"));
+    }
+    const agent = chosen("agent");
+    if (agent !== "") {
+      // positions beyond 31 do not fit into the bits of an integer operation
+      tests.push((row) => Math.floor(index.agents[row] / 2 ** run(row).agents.indexOf(agent)) % 2 === 1);
+    }
+    const validity = chosen("validity");
+    if (validity === "valid") tests.push((row) => (index.flags[row] & (INVALID | EMPTY)) === 0);
+    else if (validity !== "") tests.push((row) => (index.flags[row] & Number(validity)) !== 0);
+    for (const name of ["reward", "turns", "tokens"]) {
+      const low = bounds[`${name}Low`].control.value, high = bounds[`${name}High`].control.value;
+      if (low !== "") tests.push((row) => index[name][row] >= Number(low));
+      if (high !== "") tests.push((row) => index[name][row] <= Number(high));
+    }
+    if (taskField.control.value) {
+      const wanted = taskField.control.value.toLowerCase();
+      const hits = index.tasks.map((one) => one[0].toLowerCase().includes(wanted) || one[2].toLowerCase().includes(wanted));
+      tests.push((row) => hits[index.task[row]]);
+    }
+    if (textField.control.value) {
+      if (lines === null) lines = document.getElementById("bodies").textContent.split("\n");
+      const found = pattern(textField.control.value);
+      const plain = textField.control.value.toLowerCase();
+      const hits = index.tasks.map((one) => one[2].toLowerCase().includes(plain));
+      tests.push((row) => hits[index.task[row]] || found.test(lines[row]));
+    }
+    return tests;
+  }
+
+  function apply() {
+    const tests = filters();
+    const kept = shown[current];
+    shown = [];
+    for (let row = 0; row < rowCount; row++) if (tests.every((test) => test(row))) shown.push(row);
+    const noun = shown.length === 1 ? "conversation" : "conversations";
+    count.textContent = `${shown.length.toLocaleString("en")} ${noun}`;
+    canvas.style.height = `${shown.length * ROW_HEIGHT}px`;
+    current = shown.indexOf(kept);
+    if (current < 0) list.scrollTop = 0;
+    choose(current < 0 ? 0 : current);
+  }
+
+  function drawRows() {
+    const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
+    const last = Math.min(shown.length, first + Math.ceil(list.clientHeight / ROW_HEIGHT) + 9);
+    const rows = [];
+    for (let place = first; place < last; place++) {
+      const row = shown[place];
+      const item = el("div", {
+        class: "row", role: "option", id: `row-${place}`, "aria-selected": String(place === current),
+        "aria-setsize": shown.length, "aria-posinset": place + 1, on: { click: () => { choose(place); } },
+      },
+      el("span", { class: "question", dir: "auto" }, task(row)[2].slice(0, 200) || task(row)[0]),
+      badge(row), el("span", { class: "muted small" },
+        ` ${phase(row)} ${index.iteration[row]} · ${index.turns[row]} turns · reward ${short(index.reward[row] ?? 0)}`));
+      item.style.top = `${place * ROW_HEIGHT}px`;
+      rows.push(item);
+    }
+    canvas.replaceChildren(...rows);
+  }
+
+  function choose(place) {
+    current = shown.length ? Math.min(Math.max(place, 0), shown.length - 1) : -1;
+    const top = current * ROW_HEIGHT;
+    if (current >= 0 && top < list.scrollTop) list.scrollTop = top;
+    if (current >= 0 && top + ROW_HEIGHT > list.scrollTop + list.clientHeight) {
+      list.scrollTop = top + ROW_HEIGHT - list.clientHeight;
+    }
+    drawRows();
+    if (current >= 0) list.setAttribute("aria-activedescendant", `row-${current}`);
+    else list.removeAttribute("aria-activedescendant");
+    read();
+  }
+
+  function read() {
+    if (current < 0) {
+      title.replaceChildren(el("p", { class: "muted" }, "No conversation passes the filters."));
+      tabs.replaceChildren();
+      content.replaceChildren();
+      return;
+    }
+    const row = shown[current];
+    const [id, source, question, reference] = task(row);
+    title.replaceChildren(
+      textBlock(question, "question"),
+      el("p", { class: "muted small", dir: "auto" }, reference.length ? `reference: ${reference.join(" | ")} — ` : "", `${source} ${id}`));
+    const [before, after] = pairOf(row);
+    const group = groupOf(row);
+    const views = [["one", "Conversation", true], ["change", "Before and after", before !== after],
+      ["group", `Group of ${group.length}`, group.length > 1]];
+    if (!views.find(([name]) => name === view)[2]) view = "one";
+    tabs.replaceChildren(...views.filter((entry) => entry[2]).map(([name, label]) => el("button", {
+      type: "button", role: "tab", "aria-selected": String(name === view), on: { click: () => { view = name; read(); } },
+    }, label)));
+    const columns = {
+      one: () => [drawDialogue(row)],
+      change: () => [drawDialogue(before, "before"), drawDialogue(after, "after")],
+      group: () => group.slice(0, 64).map((other) => drawDialogue(other, `sample ${index.sample[other]}`)),
+    }[view]();
+    const wide = columns.length > 1;
+    content.replaceChildren(wide
+      ? el("div", { class: "columns", tabindex: "0", role: "group", "aria-label": "Conversations beside each other" }, columns)
+      : columns[0]);
+  }
+
+  const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+  list.addEventListener("keydown", (event) => {
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    choose(current + steps[event.key]);
+  });
+  list.addEventListener("scroll", drawRows, { passive: true });
+  document.addEventListener("keydown", (event) => {
+    const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "j" || event.key === "k") choose(current + (event.key === "j" ? 1 : -1));
+    else if (event.key === "/") { event.preventDefault(); textField.control.focus(); }
+    else if (["1", "2", "3"].includes(event.key)) {
+      const names = ["one", "change", "group"];
+      view = names[Number(event.key) - 1];
+      read();
+    }
+  });
+  let waiting = 0;
+  const later = () => { clearTimeout(waiting); waiting = setTimeout(apply, 150); };
+  const selects = Object.values(controls).filter(Boolean);
+  for (const one of selects) one.control.addEventListener("change", apply);
+  for (const one of [...Object.values(bounds), taskField, textField]) one.control.addEventListener("input", later);
+  const clear = el("button", { type: "button", on: { click: () => {
+    for (const one of selects) one.control.selectedIndex = 0;
+    for (const one of [...Object.values(bounds), taskField, textField]) one.control.value = "";
+    apply();
+  } } }, "Clear");
+  const sample = held < total ? `${held.toLocaleString("en")} of ${total.toLocaleString("en")} recorded trajectories are kept, whole tasks at a time. ` : "";
+  const omitted = unread ? `${unread} files were not read, since there are too many. ` : "";
+  const part = section("Conversations", "conversations",
+    el("p", { class: "muted small" }, sample, omitted, el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " next and previous, ",
+      el("kbd", {}, "/"), " search, ", el("kbd", {}, "1"), " ", el("kbd", {}, "2"), " ", el("kbd", {}, "3"), " views"),
+    el("div", { class: "filters", role: "search" }, taskField.label, textField.label, selects.map((one) => one.label),
+      Object.values(bounds).map((one) => one.label), clear, count),
+    el("div", { class: "browser" }, list, reader));
+  requestAnimationFrame(apply);
+  return part;
+}
+
+// ---------------------------------------------------------------- page
+
+function draw() {
+  drawHead();
+  const main = document.getElementById("main");
+  if (several) {
+    main.append(...drawComparison(), section("Curves", "curves", drawCharts()),
+      ...data.runs.map((one) => el("details", {}, el("summary", {}, one.name), drawRun(one), drawDetails(one))));
+    main.append(section("Health", "health-all", data.runs.map((one) => [el("h3", {}, one.name), drawHealth(one)])));
+  } else {
+    main.append(...drawRun(data.runs[0]), section("Curves", "curves", drawCharts()), ...drawDetails(data.runs[0]));
+  }
+  main.append(drawConversations());
+}
+
+draw();
