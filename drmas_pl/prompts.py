@@ -193,3 +193,16 @@ class Template:
                 }
                 parts.append(substitute(self.formats[message.kind], values))
         return self.separator.join(parts)
+
+
+def transcript(cue: str, formats: Mapping[str, str]) -> Template:
+    r"""Return a raw prompt for small models without a chat template: the question, what happened so far, and ``cue``.
+
+    Args:
+        cue: Text that the response goes on from.
+        formats: Format of each kind of message, the separator behind it included.
+
+    >>> transcript("solve: ", {"attempt": "{text}\n"}).text(Observation("1+1=", (Message("a", "attempt", "3"),)))
+    '1+1=\n3\nsolve: '
+    """
+    return Template(f"{{question}}\n{{history}}{cue}", formats=formats, separator="", chat=False)

@@ -65,6 +65,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
             whatever :meth:`recover` says.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so, before anybody encodes them.
+        history_length: Number of latest messages that an agent may see; None shows all.
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = ()
@@ -78,13 +79,20 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         *,
         on_invalid: OnInvalid = "end",
         max_observation_chars: int = MAX_OBSERVATION_CHARS,
+        history_length: int | None = None,
     ) -> None:
         super().__init__(as_text_env(env))  # type: ignore[arg-type]
         if on_invalid not in ("end", "continue"):
             raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
         if max_observation_chars < 1:
             raise ValueError(f"max_observation_chars must be at least 1, got {max_observation_chars}")
-        self.on_invalid, self.max_observation_chars = on_invalid, max_observation_chars
+        if history_length is not None and history_length < 1:
+            raise ValueError(
+                f"history_length must be at least 1 message or None for all, got {history_length}"
+            )
+        self.on_invalid = on_invalid
+        self.max_observation_chars = max_observation_chars
+        self.history_length = history_length
         self.history: list[Message] = []
         self.question = ""
         self.turn = 0
@@ -115,8 +123,8 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         return Message("env", "information", observation)
 
     def visible_messages(self, agent: str) -> tuple[Message, ...]:
-        """Return the messages ``agent`` may see; by default all."""
-        return tuple(self.history)
+        """Return the messages that ``agent`` may see, oldest first; by default the latest ``history_length``."""
+        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
     @property
     def agent_selection(self) -> str | None:

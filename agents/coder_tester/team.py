@@ -11,11 +11,11 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import gymnasium
 
-from drmas_pl.agents.coder_tester.grammars import ProgramGrammar, TestsGrammar, read_tests
+from drmas_pl.agents.coder_tester.roles import Coder, Tester, read_tests
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.rewards.code import CaseResult, TestCase
 from drmas_pl.team import Move, OnInvalid, Team
@@ -72,7 +72,7 @@ class CoderTesterTeam(Team):
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (CODER, TESTER)
-    grammars: ClassVar[Mapping[str, Grammar]] = {CODER: ProgramGrammar(), TESTER: TestsGrammar()}
+    grammars: ClassVar[Mapping[str, Grammar]] = {CODER: Coder.grammar, TESTER: Tester.grammar}
     highlights = ("first_pass_rate", "tests_agree")
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "rounds": MetricInfo(
@@ -158,9 +158,7 @@ class CoderTesterTeam(Team):
 
     @property
     def _code_env(self) -> CodeEnvironment:
-        env = self.unwrapped
-        assert isinstance(env, CodeEnvironment)
-        return env
+        return cast(CodeEnvironment, self.unwrapped)
 
     def _tested(self, text: str) -> Move:
         """Run the program on the tests; reward these by the task's own solution."""

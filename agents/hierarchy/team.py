@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import gymnasium
 
-from drmas_pl.agents.hierarchy import grammars
+from drmas_pl.agents.hierarchy.roles import Answerer, Searcher, Verifier
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
@@ -36,9 +36,9 @@ class HierarchyTeam(Team):
 
     possible_agents: ClassVar[tuple[str, ...]] = ("verifier", "search", "answer")
     grammars: ClassVar[Mapping[str, Grammar]] = {
-        "verifier": grammars.VERIFIER,
-        "search": grammars.SEARCH,
-        "answer": grammars.ANSWER,
+        "verifier": Verifier.grammar,
+        "search": Searcher.grammar,
+        "answer": Answerer.grammar,
     }
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "gave_up": MetricInfo(
@@ -58,18 +58,18 @@ class HierarchyTeam(Team):
         max_observation_chars: int = MAX_OBSERVATION_CHARS,
         history_length: int | None = None,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
+        super().__init__(
+            env,
+            on_invalid=on_invalid,
+            max_observation_chars=max_observation_chars,
+            history_length=history_length,
+        )
         if last_turn not in ("fail", "answer"):
             raise ValueError(f"last_turn must be 'fail' or 'answer', got {last_turn!r}")
         if on_missing_verdict not in ("reject", "approve"):
             raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
-        if history_length is not None and history_length < 1:
-            raise ValueError(
-                f"history_length must be at least 1 message or None for all, got {history_length}"
-            )
         self.last_turn = last_turn
         self.on_missing_verdict = on_missing_verdict
-        self.history_length = history_length
 
     def begin(self) -> tuple[str, ...]:
         """The verifier opens every turn, the first included."""
@@ -87,10 +87,6 @@ class HierarchyTeam(Team):
         if agent == "verifier":
             return self._judged(enough=self.on_missing_verdict == "approve")
         return super().recover(agent, parsed)
-
-    def visible_messages(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest messages, in order."""
-        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
     def _judged(self, *, enough: bool) -> Move:
         if enough:

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import gymnasium
 
-from drmas_pl.agents.loop.grammar import APPROVE, CritiqueGrammar
-from drmas_pl.parsing import BoxedGrammar, Parsed
+from drmas_pl.agents.loop.roles import APPROVE, Solver, Verifier
+from drmas_pl.parsing import Parsed
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
@@ -83,7 +83,7 @@ class LoopTeam(Team):
     """
 
     possible_agents = (SOLVER, VERIFIER)
-    grammars = {SOLVER: BoxedGrammar(), VERIFIER: CritiqueGrammar()}
+    grammars = {SOLVER: Solver.grammar, VERIFIER: Verifier.grammar}
     highlights = ("first_attempt_correct", "verifier_approves_correct", "verifier_rejects_wrong")
     metric_info = ROUNDS | JUDGED
 

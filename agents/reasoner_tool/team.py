@@ -11,12 +11,12 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import gymnasium
 
-from drmas_pl.agents.coder_tester.grammars import ProgramGrammar
-from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
+from drmas_pl.agents.reasoner_tool.roles import Programmer, Reasoner
+from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.team import Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
@@ -75,7 +75,7 @@ class ReasonerToolTeam(Team):
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (REASONER, PROGRAMMER)
-    grammars: ClassVar[Mapping[str, Grammar]] = {REASONER: BoxedGrammar(), PROGRAMMER: ProgramGrammar()}
+    grammars: ClassVar[Mapping[str, Grammar]] = {REASONER: Reasoner.grammar, PROGRAMMER: Programmer.grammar}
     highlights = ("reasoner_correct", "program_correct")
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "rounds": MetricInfo(
@@ -151,9 +151,7 @@ class ReasonerToolTeam(Team):
 
     @property
     def _tool_env(self) -> ToolEnvironment:
-        env = self.unwrapped
-        assert isinstance(env, ToolEnvironment)
-        return env
+        return cast(ToolEnvironment, self.unwrapped)
 
     def _reasoned(self, solution: str) -> Move:
         self.round += 1

@@ -7,16 +7,16 @@ configuration chooses, credits every turn of the first player with s and every t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 import gymnasium
 
-from drmas_pl.parsing import ActionGrammar, Grammar, Parsed
+from drmas_pl.agents.self_play.roles import Player
+from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import Move, Team
 from drmas_pl.types import Message
 
 PLAYERS: Final = ("first", "second")
-MOVE: Final = ActionGrammar("action")
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class SelfPlayTeam(Team):
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = PLAYERS
-    grammars: ClassVar[Mapping[str, Grammar]] = dict.fromkeys(PLAYERS, MOVE)
+    grammars: ClassVar[Mapping[str, Grammar]] = dict.fromkeys(PLAYERS, Player.grammar)
 
     def __init__(self, env: gymnasium.Env[str, str]) -> None:
         super().__init__(env)
@@ -90,6 +90,4 @@ class SelfPlayTeam(Team):
 
     @property
     def _game(self) -> TwoPlayerEnvironment:
-        env = self.unwrapped
-        assert isinstance(env, TwoPlayerEnvironment)
-        return env
+        return cast(TwoPlayerEnvironment, self.unwrapped)

@@ -10,17 +10,17 @@ from typing import Final, Literal, get_args
 
 import gymnasium
 
-from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
-from drmas_pl.parsing import BoxedGrammar, Grammar, Parsed
+from drmas_pl.agents.single.roles import SearchActor, SolutionActor, TextActor
+from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Message
 
 Protocol = Literal["solution", "search", "text"]
 ACTOR: Final = "actor"
 GRAMMARS: Final[Mapping[Protocol, Grammar]] = {
-    "solution": BoxedGrammar(),
-    "search": ChoiceGrammar(("search", "answer")),
-    "text": TextGrammar(),
+    "solution": SolutionActor.grammar,
+    "search": SearchActor.grammar,
+    "text": TextActor.grammar,
 }
 
 
@@ -50,15 +50,15 @@ class SingleTeam(Team):
         max_observation_chars: int = MAX_OBSERVATION_CHARS,
         history_length: int | None = None,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
+        super().__init__(
+            env,
+            on_invalid=on_invalid,
+            max_observation_chars=max_observation_chars,
+            history_length=history_length,
+        )
         if protocol not in GRAMMARS:
             raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
-        if history_length is not None and history_length < 1:
-            raise ValueError(
-                f"history_length must be at least 1 message or None for all, got {history_length}"
-            )
         self.grammars = {ACTOR: GRAMMARS[protocol]}  # type: ignore[misc]  # what one agent may say is a setting, not a class
-        self.history_length = history_length
 
     def begin(self) -> tuple[str, ...]:
         """Let the agent speak; it has no state besides the history."""
@@ -67,7 +67,3 @@ class SingleTeam(Team):
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Pass every utterance on to the environment."""
         return Move(self.begin(), action=parsed.action, messages=(Message(agent, "action", parsed.action),))
-
-    def visible_messages(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest messages, in order."""
-        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])

@@ -11,19 +11,18 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, cast, runtime_checkable
 
 import gymnasium
 
+from drmas_pl.agents.tool_planner.roles import Planner, Proposer
 from drmas_pl.env import StepResult
-from drmas_pl.parsing import ActionGrammar, Grammar, Parsed
+from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
 
 TOOL: Final = "tool"
 PLANNER: Final = "planner"
-PROPOSAL: Final = ActionGrammar("proposal")
-ACTION: Final = ActionGrammar("action")
 
 
 @runtime_checkable
@@ -51,7 +50,7 @@ class ToolPlannerTeam(Team):
     """
 
     possible_agents: ClassVar[tuple[str, ...]] = (TOOL, PLANNER)
-    grammars: ClassVar[Mapping[str, Grammar]] = {TOOL: PROPOSAL, PLANNER: ACTION}
+    grammars: ClassVar[Mapping[str, Grammar]] = {TOOL: Proposer.grammar, PLANNER: Planner.grammar}
     highlights = ("solving_proposal", "followed")
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "solving_proposal": MetricInfo(
@@ -76,14 +75,10 @@ class ToolPlannerTeam(Team):
         on_invalid: OnInvalid = "end",
         history_length: int | None = 4,
     ) -> None:
-        super().__init__(env, on_invalid=on_invalid)
+        super().__init__(env, on_invalid=on_invalid, history_length=history_length)
         if not (tool_reward >= 0 and illegal_penalty >= 0):
             raise ValueError(
                 f"tool_reward and illegal_penalty must be at least 0, got {tool_reward} and {illegal_penalty}"
-            )
-        if history_length is not None and history_length < 1:
-            raise ValueError(
-                f"history_length must be at least 1 message or None for all, got {history_length}"
             )
         if not isinstance(self.unwrapped, PreviewEnvironment):
             raise ValueError(
@@ -92,7 +87,6 @@ class ToolPlannerTeam(Team):
             )
         self.tool_reward = tool_reward
         self.illegal_penalty = illegal_penalty
-        self.history_length = history_length
         self.proposal: str | None = None
         self.solving = False
         self.decisions = self.followed = 0
@@ -113,10 +107,6 @@ class ToolPlannerTeam(Team):
             self.proposal = None
             return Move((PLANNER,))
         return Move((TOOL,), action="", local_reward=-self.illegal_penalty)
-
-    def visible_messages(self, agent: str) -> tuple[Message, ...]:
-        """Return the latest messages, in order."""
-        return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
 
     def _proposed(self, proposal: str) -> Move:
         outcome = self._preview(proposal)
@@ -151,6 +141,4 @@ class ToolPlannerTeam(Team):
         return counted > self._metrics.get("illegal_actions", 0.0)
 
     def _preview(self, action: str) -> StepResult:
-        env = self.unwrapped
-        assert isinstance(env, PreviewEnvironment)
-        return env.preview(action)
+        return cast(PreviewEnvironment, self.unwrapped).preview(action)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from drmas_pl.agents.hierarchy.templates import ANSWER, SEARCH, VERIFIER
+from drmas_pl.agents.hierarchy.prompts import ANSWER, SEARCH, VERIFIER
 from drmas_pl.prompts import Template
 from scripts.embedded.search_circuit import plant_copying
 from scripts.embedded.search_demonstrator import Disguise

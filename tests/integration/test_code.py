@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.agents.coder_tester.grammars import ProgramGrammar
+from drmas_pl.agents.coder_tester.roles import ProgramGrammar
 from drmas_pl.parsing import Parsed
 from drmas_pl.tools.train import main
 from tests.helpers.launching import configure

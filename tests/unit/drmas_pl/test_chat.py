@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.agents.loop.solver import Solver
-from drmas_pl.agents.loop.verifier import Verifier
-from drmas_pl.agents.single.actor import TextActor
+from drmas_pl.agents.loop import Solver, Verifier
+from drmas_pl.agents.single import TextActor
 from drmas_pl.chat import TemplateTraits, adapt, end_token_ids, probe_template, render_chat
 from drmas_pl.errors import ConfigError
 from drmas_pl.parsing import Parsed

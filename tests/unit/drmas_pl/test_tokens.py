@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from drmas_pl.agents.hierarchy.templates import SEARCH
-from drmas_pl.agents.loop.templates import COMPACT_SOLVER, SOLVER
+from drmas_pl.agents.hierarchy.prompts import SEARCH
+from drmas_pl.agents.loop.prompts import SOLVER
 from drmas_pl.errors import BatchError
 from drmas_pl.models.loading import resolve
 from drmas_pl.prompts import Template
@@ -30,13 +30,13 @@ MIXED = Template(
 )
 CASES = {
     "tiny-search": ("embedded:tiny-search", (SEARCH["compact"], RAW)),
-    "tiny-math": ("embedded:tiny-math", (COMPACT_SOLVER, RAW)),
-    "tiny": (tiny_tokenizer, (SOLVER, MIXED, RAW)),
-    "chatml": (chats.chatml, (SOLVER, MIXED, RAW)),
-    "llama3": (chats.llama3, (SOLVER, MIXED, RAW)),
-    "gemma": (chats.gemma, (SOLVER, MIXED, RAW)),
-    "reasoner": (chats.reasoner, (SOLVER, MIXED, RAW)),
-    "instruct": (chats.instruct, (SOLVER, MIXED, RAW)),
+    "tiny-math": ("embedded:tiny-math", (SOLVER["compact"], RAW)),
+    "tiny": (tiny_tokenizer, (SOLVER["full"], MIXED, RAW)),
+    "chatml": (chats.chatml, (SOLVER["full"], MIXED, RAW)),
+    "llama3": (chats.llama3, (SOLVER["full"], MIXED, RAW)),
+    "gemma": (chats.gemma, (SOLVER["full"], MIXED, RAW)),
+    "reasoner": (chats.reasoner, (SOLVER["full"], MIXED, RAW)),
+    "instruct": (chats.instruct, (SOLVER["full"], MIXED, RAW)),
 }
 KINDS = ("solution", "query", "information", "text")
 

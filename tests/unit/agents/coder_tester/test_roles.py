@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from drmas_pl.agents.coder_tester import Coder, CoderTesterTeam, Tester
-from drmas_pl.agents.coder_tester.grammars import ProgramGrammar, TestsGrammar, read_tests
-from drmas_pl.agents.coder_tester.templates import CODER, COMPACT_CODER, COMPACT_TESTER, TESTER
+from drmas_pl.agents.coder_tester.prompts import CODER, TESTER
+from drmas_pl.agents.coder_tester.roles import ProgramGrammar, TestsGrammar, read_tests
 from drmas_pl.parsing import parse_opened
 from drmas_pl.types import Message, Observation
 
@@ -74,7 +74,7 @@ def test_tests_have_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "end"), [(CODER, "ends with ```."), (TESTER, "the output is the value.")]
+    ("template", "end"), [(CODER["full"], "ends with ```."), (TESTER["full"], "the output is the value.")]
 )
 def test_full_prompts_show_the_work_in_order_and_state_the_format(template: object, end: str) -> None:
     system, user = template.messages(Observation("Add {a} and {history}.", HISTORY))  # type: ignore[attr-defined]
@@ -88,9 +88,9 @@ def test_full_prompts_show_the_work_in_order_and_state_the_format(template: obje
 
 
 def test_each_compact_prompt_extends_the_one_before() -> None:
-    first = COMPACT_CODER.text(Observation("Add."))
-    second = COMPACT_TESTER.text(Observation("Add.", HISTORY[:1]))
-    third = COMPACT_CODER.text(Observation("Add.", HISTORY))
+    first = CODER["compact"].text(Observation("Add."))
+    second = TESTER["compact"].text(Observation("Add.", HISTORY[:1]))
+    third = CODER["compact"].text(Observation("Add.", HISTORY))
     assert first == "Add.\ncode: "
     assert second == f"{first}print({{x}})\ntests: "
     assert third == f"{second}[1]\nresult: 0 of 1 tests pass.\ncode: "

@@ -152,9 +152,9 @@ def test_no_tests_count_as_a_failed_check(env: CodeEnv) -> None:
 
 
 def test_echoing_the_prompts_earns_nothing(env: CodeEnv) -> None:
-    from drmas_pl.agents.coder_tester.templates import CODER, TESTER
+    from drmas_pl.agents.coder_tester.prompts import CODER, TESTER
 
-    for template in (CODER, TESTER):
+    for template in (CODER["full"], TESTER["full"]):
         said = template.messages(Observation(TASK.question))[-1]["content"]
         team = started(env)
         _, reward, terminated, _, info = team.step(said)

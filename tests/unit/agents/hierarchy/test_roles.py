@@ -3,7 +3,7 @@
 import pytest
 
 from drmas_pl.agents.hierarchy import Answerer, HierarchyTeam, Searcher, Verifier
-from drmas_pl.agents.hierarchy.templates import SEARCH
+from drmas_pl.agents.hierarchy.prompts import SEARCH
 from drmas_pl.types import Observation
 
 ROLES = {"verifier": Verifier, "search": Searcher, "answer": Answerer}

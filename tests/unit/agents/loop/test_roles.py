@@ -1,8 +1,11 @@
-"""The two roles bring what the loop expects of them."""
+"""The two roles bring what the loop expects of them; the verifier's grammar keeps the criticism beside the verdict."""
 
 from __future__ import annotations
 
+import pytest
+
 from drmas_pl.agents.loop import LoopTeam, Solver, Verifier
+from drmas_pl.agents.loop.roles import CritiqueGrammar
 
 
 def test_roles_read_words_as_the_team_does() -> None:
@@ -14,3 +17,34 @@ def test_both_sizes_of_prompt_exist() -> None:
     for role in (Solver, Verifier):
         assert role.templates.keys() == {"full", "compact"}
         assert role("x", template="compact").template is role.templates["compact"]
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "status", "verdict", "action"),
+    [
+        ("ok <verify>approve</verify>", "stop", "valid", "approve", "ok <verify>approve</verify>"),
+        (
+            "<think>x</think>bad <verify>reject</verify>",
+            "stop",
+            "valid",
+            "reject",
+            "bad <verify>reject</verify>",
+        ),
+        ("<think>x</think>hard to say", "stop", "no_verdict", None, "hard to say"),
+        ("ok <verify>yes</verify>", "stop", "malformed", None, ""),
+        ("ok <verify>appr", "length", "truncated", None, ""),
+    ],
+)
+def test_reads_verdict_and_criticism(
+    text: str, finish: str, status: str, verdict: str | None, action: str
+) -> None:
+    parsed = CritiqueGrammar().parse(text, finish)  # type: ignore[arg-type]
+    assert (parsed.status, parsed.verdict, parsed.action) == (status, verdict, action)
+
+
+def test_options_reach_the_verdict_grammar() -> None:
+    assert (
+        CritiqueGrammar(think_opened=True).parse("hm</think>ok <verify>approve</verify>").action
+        == "ok <verify>approve</verify>"
+    )
+    assert CritiqueGrammar(forbid_cjk=True).parse("好 <verify>approve</verify>").status == "malformed"

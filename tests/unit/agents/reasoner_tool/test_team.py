@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.reasoner_tool import Programmer, Reasoner, ReasonerToolTeam
-from drmas_pl.agents.reasoner_tool.templates import COMPACT_PROGRAMMER, COMPACT_REASONER, PROGRAMMER, REASONER
+from drmas_pl.agents.reasoner_tool.prompts import PROGRAMMER, REASONER
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.math_tool import Calculation, MathToolEnv
 from drmas_pl.testing.conformance import check_team
@@ -117,7 +117,7 @@ def test_unusable_turns_end_or_go_on(env: MathToolEnv) -> None:
 
 
 def test_echoing_the_prompts_earns_nothing(env: MathToolEnv) -> None:
-    for template in (REASONER, PROGRAMMER):
+    for template in (REASONER["full"], PROGRAMMER["full"]):
         said = template.messages(Observation(TASK.question))[-1]["content"]
         for first in ((), (THREE,)):
             team = started(env, reasoner_reward=1.0, programmer_reward=1.0)
@@ -188,7 +188,7 @@ def test_prompts_show_the_rounds_in_order() -> None:
         Message("programmer", "program", "print(4)"),
         Message("env", "result", "4"),
     )
-    for template, end in ((REASONER, "\\boxed{}."), (PROGRAMMER, "ends with ```.")):
+    for template, end in ((REASONER["full"], "\\boxed{}."), (PROGRAMMER["full"], "ends with ```.")):
         text = template.messages(Observation("1 + {y}?", history))[-1]["content"]
         assert text.startswith(
             "Problem:\n1 + {y}?\n\nRounds so far, in which the two of you did not agree:\n[Solution 1 by the reasoner]\nA {x}\n\n"
@@ -196,5 +196,5 @@ def test_prompts_show_the_rounds_in_order() -> None:
         )
         assert text.endswith(end)
     shown = "1?\nsolve: A {x}\ncode: print(4)\nresult: 4\n"
-    assert COMPACT_REASONER.text(Observation("1?", history)) == f"{shown}solve: "
-    assert COMPACT_PROGRAMMER.text(Observation("1?", history)) == f"{shown}code: "
+    assert REASONER["compact"].text(Observation("1?", history)) == f"{shown}solve: "
+    assert PROGRAMMER["compact"].text(Observation("1?", history)) == f"{shown}code: "

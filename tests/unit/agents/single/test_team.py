@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.single import SearchActor, SingleTeam, SolutionActor, TextActor
-from drmas_pl.agents.single.grammar import ChoiceGrammar, TextGrammar
+from drmas_pl.agents.single.roles import ChoiceGrammar, TextGrammar
 from drmas_pl.agents.single.team import GRAMMARS
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.testing.conformance import check_team

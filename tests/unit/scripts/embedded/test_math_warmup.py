@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER
+from drmas_pl.agents.loop.prompts import SOLVER, VERIFIER
 from drmas_pl.types import Message, Observation
 from scripts.embedded.math_data import Problem
 from scripts.embedded.math_demonstrator import Habits
@@ -71,9 +71,9 @@ def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silen
     first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "-4 bad, 3 ok <verify>reject</verify>"
     messages = (Message("solver", "solution", first), Message("verifier", "critique", critique))
     prompts = [
-        COMPACT_SOLVER.text(Observation(QUESTION)),
-        COMPACT_VERIFIER.text(Observation(QUESTION, messages[:1])),
-        COMPACT_SOLVER.text(Observation(QUESTION, messages)),
+        SOLVER["compact"].text(Observation(QUESTION)),
+        VERIFIER["compact"].text(Observation(QUESTION, messages[:1])),
+        SOLVER["compact"].text(Observation(QUESTION, messages)),
     ]
     for prompt, said in zip(prompts, (first, critique, first), strict=True):
         start = len(tokenizer.encode(prompt))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drmas_pl.agents.loop.templates import COMPACT_SOLVER, COMPACT_VERIFIER, SOLVER, VERIFIER
+from drmas_pl.agents.loop.prompts import SOLVER, VERIFIER
 from drmas_pl.prompts import Template
 from drmas_pl.types import Message, Observation
 
@@ -17,7 +17,8 @@ HISTORY = (
 
 
 @pytest.mark.parametrize(
-    ("template", "order"), [(SOLVER, r"\boxed{}"), (VERIFIER, "<verify>reject</verify> if it is not.")]
+    ("template", "order"),
+    [(SOLVER["full"], r"\boxed{}"), (VERIFIER["full"], "<verify>reject</verify> if it is not.")],
 )
 def test_full_prompts_show_the_work_in_order_and_state_the_format(template: Template, order: str) -> None:
     system, user = template.messages(Observation(QUESTION, HISTORY))
@@ -28,7 +29,7 @@ def test_full_prompts_show_the_work_in_order_and_state_the_format(template: Temp
     assert order in user["content"]
 
 
-@pytest.mark.parametrize("template", [SOLVER, VERIFIER])
+@pytest.mark.parametrize("template", [SOLVER["full"], VERIFIER["full"]])
 def test_an_empty_history_is_said_to_be_empty(template: Template) -> None:
     assert (
         "The team's work so far:\n(nothing yet)\n" in template.messages(Observation(QUESTION))[-1]["content"]
@@ -36,9 +37,9 @@ def test_an_empty_history_is_said_to_be_empty(template: Template) -> None:
 
 
 def test_each_compact_prompt_extends_the_one_before() -> None:
-    first = COMPACT_SOLVER.text(Observation("1 + 2 ="))
-    second = COMPACT_VERIFIER.text(Observation("1 + 2 =", HISTORY[:1]))
-    third = COMPACT_SOLVER.text(Observation("1 + 2 =", HISTORY[:2]))
+    first = SOLVER["compact"].text(Observation("1 + 2 ="))
+    second = VERIFIER["compact"].text(Observation("1 + 2 =", HISTORY[:1]))
+    third = SOLVER["compact"].text(Observation("1 + 2 =", HISTORY[:2]))
     assert (first, second, third) == (
         "1 + 2 =\nsolve: ",
         "1 + 2 =\nsolve: A\ncheck: ",

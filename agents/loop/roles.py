@@ -1,22 +1,24 @@
-"""The verifier's grammar: a verdict whose visible reasoning teammates may read.
-
-Place in the data flow: the core's verdict grammar decides what counts as a verdict; this one keeps, as the action, what stands around it,
-so that the solver sees the criticism and not only the word at its end.
-"""
+"""The roles of the solver/verifier loop, and the verifier's grammar."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
 
-from drmas_pl.parsing import FinishReason, Parsed, VerdictGrammar, visible
+from drmas_pl.agent import Agent
+from drmas_pl.agents.loop import prompts
+from drmas_pl.parsing import BoxedGrammar, FinishReason, Grammar, Parsed, VerdictGrammar, visible
 
-APPROVE = "approve"
-REJECT = "reject"
+APPROVE: Final = "approve"
+REJECT: Final = "reject"
 
 
 @dataclass(frozen=True, slots=True)
 class CritiqueGrammar:
     """Accept a criticism that ends in ``<verify>approve</verify>`` or ``<verify>reject</verify>``.
+
+    The core's verdict grammar decides what counts as a verdict; the action is the visible text around it, so that the solver sees the
+    criticism and not only the word at its end.
 
     Args:
         think_opened: The chat template already opened ``<think>`` inside the prompt.
@@ -42,3 +44,17 @@ class CritiqueGrammar:
         if parsed.status not in ("valid", "no_verdict"):
             return parsed
         return replace(parsed, action=visible(text, think_opened=self.think_opened))
+
+
+class Solver(Agent):
+    r"""Works the task out and ends with ``\boxed{…}``; sees its own attempts and the verifier's reviews."""
+
+    grammar: ClassVar[Grammar] = BoxedGrammar()
+    templates = prompts.SOLVER
+
+
+class Verifier(Agent):
+    """Criticises the latest solution and ends with ``<verify>approve</verify>`` or ``<verify>reject</verify>``."""
+
+    grammar: ClassVar[Grammar] = CritiqueGrammar()
+    templates = prompts.VERIFIER

@@ -1,13 +1,16 @@
-"""What a lone agent may say: a solution, one of several actions, or anything at all.
+"""The lone agent, one class per protocol of :class:`~drmas_pl.agents.single.team.SingleTeam`, and what it may say.
 
-Place in the data flow: :class:`~drmas_pl.agents.single.team.SingleTeam` chooses one; its action goes to the environment as it is.
+Its action goes to the environment as it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from drmas_pl.parsing import ActionGrammar, FinishReason, Parsed, visible
+from drmas_pl.agent import Agent
+from drmas_pl.agents.single import prompts
+from drmas_pl.parsing import ActionGrammar, BoxedGrammar, FinishReason, Grammar, Parsed, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,24 @@ class TextGrammar:
         if finish_reason != "stop":
             return Parsed("truncated", reason="cut before its end")
         return Parsed("valid", action=shown) if shown else Parsed("malformed", reason="nothing to see")
+
+
+class SolutionActor(Agent):
+    r"""Works a task out in one go and ends with ``\boxed{…}``."""
+
+    grammar: ClassVar[Grammar] = BoxedGrammar()
+    templates = prompts.SOLUTION
+
+
+class SearchActor(Agent):
+    """Searches and answers on its own."""
+
+    grammar: ClassVar[Grammar] = ChoiceGrammar(("search", "answer"))
+    templates = prompts.SEARCH
+
+
+class TextActor(Agent):
+    """Says whatever the environment understands."""
+
+    grammar: ClassVar[Grammar] = TextGrammar()
+    templates = prompts.TEXT

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from drmas_pl.agents.hierarchy import templates
+from drmas_pl.agents.hierarchy import prompts
 from drmas_pl.types import Message, Observation
 
-VIEW = Observation(
+OBSERVATION = Observation(
     "Where is {x}?",
     (
         Message("search", "query", "x {history}"),
@@ -20,21 +20,21 @@ HISTORY = "<query>x {history}</query><information>X: It is a city in Y.</informa
 
 
 @pytest.mark.parametrize("role", ["verifier", "search", "answer"])
-def test_compact_prompt_is_question_records_tag(role: str) -> None:
-    template = getattr(templates, role.upper())["compact"]
-    assert template.text(VIEW) == f"Where is {{x}}?{HISTORY}<|{role}|>"
+def test_compact_prompt_is_question_messages_tag(role: str) -> None:
+    template = getattr(prompts, role.upper())["compact"]
+    assert template.text(OBSERVATION) == f"Where is {{x}}?{HISTORY}<|{role}|>"
     assert template.text(Observation("Q?")) == f"Q?<|{role}|>"
 
 
 def test_all_compact_prompts_of_an_episode_share_their_beginnings() -> None:
     texts = [
-        templates.SEARCH["compact"]
-        .text(Observation(VIEW.question, VIEW.history[:count]))
+        prompts.SEARCH["compact"]
+        .text(Observation(OBSERVATION.question, OBSERVATION.history[:count]))
         .removesuffix("<|search|>")
         for count in range(5)
     ]
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
-    assert templates.ANSWER["compact"].text(VIEW) == texts[-1] + "<|answer|>"
+    assert prompts.ANSWER["compact"].text(OBSERVATION) == texts[-1] + "<|answer|>"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_all_compact_prompts_of_an_episode_share_their_beginnings() -> None:
     ],
 )
 def test_full_prompt_shows_question_evidence_and_form(role: str, asked: str) -> None:
-    template = getattr(templates, role.upper())["full"]
-    [message] = template.messages(VIEW)
+    template = getattr(prompts, role.upper())["full"]
+    [message] = template.messages(OBSERVATION)
     assert message["role"] == "user"
     assert message["content"].startswith(
         "Question: Where is {x}?\n\nSearches made so far and what they returned:\n"
@@ -55,4 +55,4 @@ def test_full_prompt_shows_question_evidence_and_form(role: str, asked: str) -> 
         "<information>Y: big.</information>\n\nYou are the "
     )
     assert asked in message["content"]
-    assert templates.NO_EVIDENCE in template.messages(Observation("Q?"))[0]["content"]
+    assert prompts.NO_EVIDENCE in template.messages(Observation("Q?"))[0]["content"]

@@ -1,4 +1,4 @@
-"""What the two roles may say: a program in a fenced block, and tests as a list of objects."""
+"""The roles of coder and tester, and what they may say: a program in a fenced block, and tests as a list of objects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from drmas_pl.parsing import ActionGrammar, FinishReason, Parsed, visible
+from drmas_pl.agent import Agent
+from drmas_pl.agents.coder_tester import prompts
+from drmas_pl.parsing import ActionGrammar, FinishReason, Grammar, Parsed, visible
 from drmas_pl.rewards.code import extract_program, has_program
 
 MOST_TESTS = 16
@@ -94,3 +96,19 @@ def _depth(text: str) -> int:
 
 def _is_test(item: Any) -> bool:
     return isinstance(item, dict) and item.keys() == {"input", "output"} and len(str(item)) <= LONGEST_TEST
+
+
+class Coder(Agent):
+    """Writes a program in a fenced block; sees earlier programs and how they did on the tester's tests."""
+
+    grammar: ClassVar[Grammar] = ProgramGrammar()
+    templates = prompts.CODER
+
+
+class Tester(Agent):
+    """Writes tests as ``<tests>[{"input": …, "output": …}, …]</tests>``."""
+
+    # pytest would collect a class of this name
+    __test__ = False
+    grammar: ClassVar[Grammar] = TestsGrammar()
+    templates = prompts.TESTER
