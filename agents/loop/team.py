@@ -16,7 +16,7 @@ import gymnasium
 
 from drmas_pl.agents.loop.roles import APPROVE, Solver, Verifier
 from drmas_pl.parsing import Parsed
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
 

@@ -17,7 +17,7 @@ import gymnasium
 
 from drmas_pl.agents.reasoner_tool.roles import Programmer, Reasoner
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.team import Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
 

@@ -5,6 +5,7 @@ Errors name the setting as it is typed on the command line.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -100,6 +101,43 @@ def build(node: Mapping[str, Any], where: str, *args: Any, skip: Sequence[str] =
         if key not in ("_target_", "_partial_", *skip)
     }
     return construct(target, {**kwargs, **more}, where, *args)
+
+
+def build_callable(node: Mapping[str, Any], where: str) -> Any:
+    """Build what is called later: the object that ``_target_`` makes, or ``_target_`` itself where it is a function that wants more.
+
+    A function that cannot be called with the node's keys alone is what is meant, and these keys are bound to it.
+
+    Raises:
+        ConfigError: See :func:`build`.
+    """
+    target = import_target(node["_target_"], where) if "_target_" in node else None
+    values = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    if inspect.isfunction(target) and not _suffices(target, values):
+        return functools.partial(target, **checked_arguments(target, values, where)) if values else target
+    return build(node, where)
+
+
+def checked_arguments(target: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return plain values as the types that ``target`` takes, nested targets built.
+
+    Raises:
+        ConfigError: A value is of the wrong type.
+    """
+    hints = _hints(target)
+    return {
+        name: _checked(_value(value, f"{where}.{name}"), hints.get(name, Any), f"{where}.{name}")
+        for name, value in values.items()
+    }
+
+
+def _suffices(function: Any, values: Mapping[str, Any]) -> bool:
+    """Tell whether a function can be called with these arguments alone."""
+    try:
+        inspect.signature(function).bind(**values)
+    except TypeError:
+        return False
+    return True
 
 
 def construct(target: Any, kwargs: Mapping[str, Any], where: str, *args: Any) -> Any:
@@ -205,7 +243,7 @@ def _value(value: Any, where: str) -> Any:
     """Build nested targets."""
     if isinstance(value, Mapping):
         return (
-            build(value, where)
+            build_callable(value, where)
             if "_target_" in value
             else {key: _value(item, f"{where}.{key}") for key, item in value.items()}
         )

@@ -1,5 +1,5 @@
-"""Graders: text and references in, a ``Verdict`` out. Nothing here imports torch."""
+"""Graders: text and references in, a ``Verdict`` or a number out. Nothing here imports torch."""
 
-from drmas_pl.rewards.verdict import Grade, Reason, Verdict
+from drmas_pl.rewards.base import Grade, Reason, RewardFn, Verdict
 
-__all__ = ["Grade", "Reason", "Verdict"]
+__all__ = ["Grade", "Reason", "RewardFn", "Verdict"]

@@ -12,13 +12,14 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal, get_args
 
 from drmas_pl.errors import EnvironmentFault
-from drmas_pl.rewards.extract import extract_answer
-from drmas_pl.rewards.math import References, grade_cheaply
+from drmas_pl.rewards.base import References, Verdict
+from drmas_pl.rewards.math import extract_answer, grade_cheaply
 from drmas_pl.rewards.process import WorkerDied, WorkerProcess
-from drmas_pl.rewards.verdict import Verdict
+
+Grader = Literal["exact", "math_verify"]
 
 
 class GraderPool:
@@ -29,6 +30,7 @@ class GraderPool:
     Args:
         workers: Number of processes, at least 1.
         timeout: Seconds of execution per answer, above 0.
+        grader: ``exact`` grades as ``math.grade`` does, ``math_verify`` as ``math.grade_with_math_verify``.
 
     Raises:
         ValueError: A setting is out of range.
@@ -39,12 +41,15 @@ class GraderPool:
         'correct'
     """
 
-    def __init__(self, *, workers: int = 2, timeout: float = 5.0) -> None:
+    def __init__(self, *, workers: int = 2, timeout: float = 5.0, grader: Grader = "exact") -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+        if grader not in get_args(Grader):
+            raise ValueError(f"grader must be one of {', '.join(get_args(Grader))}, got {grader!r}")
         self._timeout = timeout
+        self._grader = grader
         self._threads = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="grader")
         self._workers = [WorkerProcess() for _ in range(workers)]
         self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
@@ -60,6 +65,10 @@ class GraderPool:
 
     def __deepcopy__(self, _: dict[int, Any]) -> GraderPool:
         return self
+
+    def __call__(self, text: str, references: References) -> Verdict:
+        """Grade as a reward function; see :meth:`grade`."""
+        return self.grade(text, references)
 
     def grade(self, text: str, references: References) -> Verdict:
         """Grade one solution and wait for the verdict.
@@ -117,9 +126,12 @@ class GraderPool:
             EnvironmentFault: The pool is closed.
         """
         self._check_open()
+        if self._grader == "math_verify":
+            return self._threads.submit(self._run, text, references)
         verdict = grade_cheaply(text, references)
         if verdict is None:
-            return self._threads.submit(self._run, extract_answer(text).answer or "", references)
+            answer = extract_answer(text).answer or ""
+            return self._threads.submit(self._run, answer, references)
         done: Future[Verdict] = Future()
         done.set_result(verdict)
         return done
@@ -137,7 +149,7 @@ class GraderPool:
         try:
             for _ in range(2):
                 try:
-                    return worker.grade(answer, references, self._timeout)
+                    return worker.grade(answer, references, self._timeout, self._grader)
                 except TimeoutError:
                     return Verdict("ungradable", "timeout", answer)
                 except WorkerDied:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drmas_pl.errors import EnvironmentFault
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.rewards.worker import READY, RUNNING
 
 START_SECONDS: Final = 120.0
@@ -44,13 +44,14 @@ class WorkerProcess:
         """Return the process id, or None while no process runs."""
         return None if self._process is None else self._process.pid
 
-    def grade(self, answer: str, references: str | Any, timeout: float) -> Verdict:
-        r"""Grade the content of a box; the clock starts when the process says that it begins.
+    def grade(self, answer: str, references: str | Any, timeout: float, grader: str = "exact") -> Verdict:
+        """Grade one answer; the clock starts when the process says that it begins.
 
         Args:
-            answer: Content of a box, with balanced braces.
+            answer: Content of a box, with balanced braces; for ``math_verify`` the whole solution.
             references: See ``math.grade``.
             timeout: Seconds.
+            grader: ``exact`` or ``math_verify``.
 
         Raises:
             TimeoutError: The clock ran out; the process was killed.
@@ -58,7 +59,8 @@ class WorkerProcess:
             EnvironmentFault: The process does not start.
         """
         process = self._process or self._start()
-        request = json.dumps([rf"\boxed{{{answer}}}", references, timeout]) + "\n"
+        text = rf"\boxed{{{answer}}}" if grader == "exact" else answer
+        request = json.dumps([text, references, timeout, grader]) + "\n"
         try:
             assert process.stdin is not None
             process.stdin.write(request.encode())

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 
 _VULGAR: Final = "12 13 23 14 34 15 25 35 45 16 56 18 38 58 78"
 _VARIANTS: Final = {

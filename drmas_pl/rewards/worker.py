@@ -2,8 +2,8 @@
 
 Place in the data flow: ``GraderPool`` starts this module as a program and talks to it in lines of JSON over pipes, so that model text is
 never unpickled and the parent's main module is never imported again. The first line out is ``READY``. A request is
-``[text, references, timeout]``; it is answered by ``RUNNING``, when everything is imported that it may need and the clock is to start,
-and then by ``[status, reason, extracted]``.
+``[text, references, timeout, grader]``, of which the last may be absent; it is answered by ``RUNNING``, when everything is imported that it
+may need and the clock is to start, and then by ``[status, reason, extracted]``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Final, TextIO
 
 from drmas_pl.grading.notation import is_supported, preload
-from drmas_pl.rewards.extract import extract_answer
-from drmas_pl.rewards.math import grade
+from drmas_pl.rewards.base import alternatives
+from drmas_pl.rewards.math import extract_answer, grade, grade_with_math_verify
 
 READY: Final = "ready"
 RUNNING: Final = "running"
@@ -43,16 +43,14 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     grade(r"\boxed{\sqrt{2}}", r"\frac{2}{\sqrt{2}}")
     _reply(replies, READY)
     for line in requests:
-        text, references, timeout = json.loads(line)
+        text, references, timeout, *grader = json.loads(line)
+        by_math_verify = grader == ["math_verify"]
         answer = extract_answer(text).answer or ""
-        if any(
-            is_supported(reference, answer)
-            for reference in ([references] if isinstance(references, str) else references)
-        ):
+        if by_math_verify or any(is_supported(reference, answer) for reference in alternatives(references)):
             preload()
         _reply(replies, RUNNING)
         with _self_destruct(timeout):
-            verdict = grade(text, references)
+            verdict = (grade_with_math_verify if by_math_verify else grade)(text, references)
         _reply(replies, [verdict.status, verdict.reason, verdict.extracted])
 
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.errors import EnvironmentFault
+from drmas_pl.rewards.base import RewardFn, Verdict, check_reward, close_reward, grade_task
 from drmas_pl.rewards.pool import GraderPool
-from drmas_pl.rewards.verdict import Verdict
 from drmas_pl.types import MetricInfo, Task
 
 SHIPPED = "embedded:math/train"
@@ -21,16 +20,15 @@ SHIPPED = "embedded:math/train"
 class MathEnv(TextEnv):
     r"""Asks a question and grades one solution, whose answer stands in ``\boxed{…}``; reward 1 when right, else 0.
 
-    Grading runs under a clock in worker processes, which start when the first answer needs more than a comparison of numbers. All
-    clones share them; ``close`` ends them.
+    The shipped grader runs under a clock in worker processes, which start when the first answer needs more than a comparison of numbers.
+    All clones share them; ``close`` ends them.
 
     Args:
         tasks: Problems to draw from when ``reset`` is given none; None takes the arithmetic problems that the package ships.
-        grader_workers: Number of grading processes, at least 1.
-        grader_timeout: Seconds of work per answer, above 0.
+        reward: Grades the final solution; None takes a :class:`~drmas_pl.rewards.pool.GraderPool`.
     """
 
-    shared: ClassVar[frozenset[str]] = frozenset({"grader"})
+    shared: ClassVar[frozenset[str]] = frozenset({"reward"})
     metric: ClassVar[str] = "accuracy"
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         "truncated_answer": MetricInfo(
@@ -40,11 +38,10 @@ class MathEnv(TextEnv):
         )
     }
 
-    def __init__(
-        self, tasks: Sequence[Task] | None = None, *, grader_workers: int = 2, grader_timeout: float = 5.0
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task] | None = None, *, reward: RewardFn | None = None) -> None:
         super().__init__(read_tasks(SHIPPED) if tasks is None else tasks)
-        self.grader = GraderPool(workers=grader_workers, timeout=grader_timeout)
+        self.reward: RewardFn = GraderPool() if reward is None else reward
+        check_reward(self.reward)
         self._judged: tuple[str, Verdict] | None = None
 
     def begin(self, task: Task) -> str:
@@ -59,7 +56,7 @@ class MathEnv(TextEnv):
             text: A solution.
 
         Returns:
-            The grader's conclusion; never ``ungradable``.
+            The reward function's conclusion; never ``ungradable``.
 
         Raises:
             RuntimeError: No task is being played.
@@ -68,13 +65,8 @@ class MathEnv(TextEnv):
         if self.task is None:
             raise RuntimeError("MathEnv.judge called before reset; there is no task to judge against")
         if self._judged is None or self._judged[0] != text:
-            self._judged = (text, self.grader.grade(text, self.task.reference))
-        verdict = self._judged[1]
-        if verdict.status == "ungradable":
-            raise EnvironmentFault(
-                f"task {self.task.id!r} cannot be graded: {verdict.reason}; repair its reference or drop the task"
-            )
-        return verdict
+            self._judged = (text, grade_task(self.reward, text, self.task))
+        return self._judged[1]
 
     def act(self, action: str) -> StepResult:
         """Grade the final solution and end the episode."""
@@ -89,5 +81,5 @@ class MathEnv(TextEnv):
 
     def close(self) -> None:
         """End the grading processes."""
-        self.grader.close()
+        close_reward(self.reward)
         super().close()

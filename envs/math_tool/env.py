@@ -7,11 +7,12 @@ compare answers. Neither earns anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.parsing.boxed import last_box
+from drmas_pl.rewards.base import RewardFn, grade_task
 from drmas_pl.rewards.code import extract_program
 from drmas_pl.sandbox import SandboxLimits, SandboxPool, make_sandbox
 from drmas_pl.sandbox.base import MIB
@@ -43,8 +44,7 @@ class MathToolEnv(MathEnv):
 
     Args:
         tasks: Problems to draw from when ``reset`` is given none; None takes the arithmetic problems that the package ships.
-        grader_workers: Number of grading processes, at least 1.
-        grader_timeout: Seconds of work per answer, above 0.
+        reward: Grades the final solution, and tells whether two answers agree; None takes a :class:`~drmas_pl.rewards.pool.GraderPool`.
         timeout: Seconds for each program, above 0.
         memory_mb: Memory for each program, in MiB.
         sandbox: What isolates programs: ``builtin`` or ``bubblewrap``.
@@ -62,8 +62,7 @@ class MathToolEnv(MathEnv):
         self,
         tasks: Sequence[Task] | None = None,
         *,
-        grader_workers: int = 2,
-        grader_timeout: float = 5.0,
+        reward: RewardFn | None = None,
         timeout: float = 5.0,
         memory_mb: int = 512,
         sandbox: str = "builtin",
@@ -71,7 +70,7 @@ class MathToolEnv(MathEnv):
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-        super().__init__(tasks, grader_workers=grader_workers, grader_timeout=grader_timeout)
+        super().__init__(tasks, reward=reward)
         self.timeout = timeout
         self.pool = SandboxPool(make_sandbox(sandbox, SandboxLimits(memory=memory_mb * MIB)), workers=workers)
 
@@ -103,7 +102,8 @@ class MathToolEnv(MathEnv):
         """
         if not calculation.answer:
             return False
-        return self.grader.grade(solution, calculation.answer).status == "correct"
+        task = replace(self.task or Task("agreement", ""), reference=calculation.answer)
+        return grade_task(self.reward, solution, task).status == "correct"
 
     def close(self) -> None:
         """End grading processes and programs."""

@@ -12,7 +12,7 @@ from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import ConfigError, EnvironmentFault
 from drmas_pl.parsing import visible
 from drmas_pl.parsing.boxed import last_box
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.types import MetricInfo, Task
 
 EVALUATING_SCORERS: Final = frozenset(

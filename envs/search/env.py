@@ -11,6 +11,7 @@ from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.search.failures import FailureGuard
 from drmas_pl.errors import RetrievalError
 from drmas_pl.retrieval import Passage, Retriever
+from drmas_pl.rewards.base import RewardFn, check_reward, grade_task
 from drmas_pl.rewards.qa import exact_match, sub_exact_match, token_f1
 from drmas_pl.types import MetricInfo, Task
 
@@ -100,9 +101,9 @@ def _without_tags(text: str) -> str:
 class SearchEnv(TextEnv):
     """Executes ``<search>query</search>`` and grades ``<answer>answer</answer>``.
 
-    A search is answered by ``<information>`` with the best passages. An answer ends the episode with reward 1 if it matches one of
-    the references exactly after normalisation, else 0; nothing but the answer itself is graded. Anything else is not executed but
-    takes a turn. After ``max_turns`` turns without an answer the episode is truncated, which is never a success.
+    A search is answered by ``<information>`` with the best passages. An answer ends the episode with the reward that ``reward``
+    gives it; nothing but the answer itself is graded. Anything else is not executed but takes a turn. After ``max_turns`` turns without an
+    answer the episode is truncated, which is never a success.
 
     A search engine that fails is not one that finds nothing: the team is told so in words that name neither host nor cause, and the
     metric ``failed_searches`` counts it.
@@ -110,6 +111,7 @@ class SearchEnv(TextEnv):
     Args:
         retriever: Search engine, shared by all clones.
         tasks: Tasks to draw from when ``reset`` is given none.
+        reward: Grades the answer; by default 1 if it equals one of the references after normalising, else 0.
         max_turns: Largest number of actions.
         top_k: Passages per search.
         max_information_chars: Limit of the text inside one ``<information>`` block; the closing tag always remains.
@@ -121,7 +123,7 @@ class SearchEnv(TextEnv):
         ValueError: A limit is below 1, or ``max_failed_share`` not in [0, 1].
     """
 
-    shared: ClassVar[frozenset[str]] = frozenset({"retriever", "failures"})
+    shared: ClassVar[frozenset[str]] = frozenset({"retriever", "reward", "failures"})
     metric: ClassVar[str] = "exact_match"
     metric_info: ClassVar[Mapping[str, MetricInfo]] = METRICS
 
@@ -130,6 +132,7 @@ class SearchEnv(TextEnv):
         retriever: Retriever,
         tasks: Sequence[Task] = (),
         *,
+        reward: RewardFn = exact_match,
         max_turns: int = 4,
         top_k: int = 3,
         max_information_chars: int = 4000,
@@ -146,12 +149,16 @@ class SearchEnv(TextEnv):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if on_search_failure not in ("observe", "fail"):
             raise ValueError(f"on_search_failure must be 'observe' or 'fail', got {on_search_failure!r}")
-        self.retriever, self.failures, self.on_search_failure = (
-            retriever,
-            FailureGuard(max_failed_share),
-            on_search_failure,
-        )
-        self.max_turns, self.top_k, self.max_information_chars = max_turns, top_k, max_information_chars
+        check_reward(reward)
+        self.retriever = retriever
+        self.reward = reward
+        if reward is not exact_match:
+            self.metric = "success"  # type: ignore[misc]  # what counts as one is up to the function
+        self.failures = FailureGuard(max_failed_share)
+        self.on_search_failure = on_search_failure
+        self.max_turns = max_turns
+        self.top_k = top_k
+        self.max_information_chars = max_information_chars
         self.begin_counts()
 
     def begin_counts(self) -> None:
@@ -177,14 +184,18 @@ class SearchEnv(TextEnv):
     def _answer(self, answer: str) -> StepResult:
         assert self.task is not None
         references = self.task.reference
-        reward = exact_match(answer, references)
+        verdict = grade_task(self.reward, answer, self.task)
         graded = {
-            "exact_match": reward,
+            "exact_match": exact_match(answer, references),
             "f1": token_f1(answer, references),
             "sub_exact_match": sub_exact_match(answer, references),
         }
         return StepResult(
-            "", reward=reward, terminated=True, success=reward == 1.0, metrics={**self.counts, **graded}
+            "",
+            reward=verdict.score,
+            terminated=True,
+            success=verdict.status == "correct",
+            metrics={**self.counts, **graded},
         )
 
     def _search(self, query: str) -> str:

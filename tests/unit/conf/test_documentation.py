@@ -37,6 +37,7 @@ WHOLE = (
     "cluster.groups",
     "engine.groups",
     "env.retriever",
+    "env.reward",
     "logger.tensorboard",
     "logger.csv",
     "logger.wandb",

@@ -8,7 +8,7 @@ import pytest
 
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Message, Task
 

@@ -11,6 +11,7 @@ from drmas_pl.agents.reasoner_tool import Programmer, Reasoner, ReasonerToolTeam
 from drmas_pl.agents.reasoner_tool.prompts import PROGRAMMER, REASONER
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.envs.math_tool import Calculation, MathToolEnv
+from drmas_pl.rewards.pool import GraderPool
 from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Message, Observation, Task
 
@@ -21,7 +22,7 @@ PRINTS_THREE, PRINTS_FOUR = "```python\nprint(3)\n```", "```python\nprint(4)\n``
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[MathToolEnv]:
-    env = MathToolEnv((TASK,), grader_workers=1, workers=1)
+    env = MathToolEnv((TASK,), reward=GraderPool(workers=1), workers=1)
     yield env
     env.close()
 
@@ -169,7 +170,7 @@ def test_keeps_the_team_contract(on_invalid: Any) -> None:
     def speak(agent: str, observation: Observation) -> str:
         return FOUR if agent == "reasoner" else PRINTS_THREE
 
-    team = ReasonerToolTeam(Desk((TASK,), grader_workers=1, workers=1), on_invalid=on_invalid)
+    team = ReasonerToolTeam(Desk((TASK,), reward=GraderPool(workers=1), workers=1), on_invalid=on_invalid)
     check_team(team, speak, task=TASK)
     team.close()
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from drmas_pl.grading import answers as grader
 from drmas_pl.grading.numeric import decimal_step
 from drmas_pl.grading.reading import read
 from drmas_pl.grading.shapes import Value
 from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards import Verdict
-from drmas_pl.rewards import math as grader
 from drmas_pl.rewards.math import grade, grade_cheaply
 
 CASES = Path(__file__).parents[3] / "cases"

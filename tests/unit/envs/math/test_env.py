@@ -8,7 +8,7 @@ import pytest
 from drmas_pl.data.readers import read_tasks
 from drmas_pl.envs.math import MathEnv
 from drmas_pl.errors import EnvironmentFault
-from drmas_pl.rewards.verdict import Verdict
+from drmas_pl.rewards.base import Verdict
 from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
@@ -55,7 +55,7 @@ def test_judging_ends_nothing_and_is_not_repeated(env: MathEnv, monkeypatch: pyt
         graded.append(text)
         return Verdict("correct", "string", "3")
 
-    monkeypatch.setattr(env.grader, "grade", grade)
+    monkeypatch.setattr(env, "reward", grade)
     assert env.judge(r"\boxed{3}").status == "correct"
     assert env.step(r"\boxed{3}")[2]
     assert graded == [r"\boxed{3}"]
@@ -68,7 +68,7 @@ def test_the_same_text_is_judged_anew_for_another_task(env: MathEnv) -> None:
 
 
 def test_what_cannot_be_graded_is_a_fault_not_a_zero(env: MathEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.grader, "grade", lambda text, references: Verdict("ungradable", "timeout"))
+    monkeypatch.setattr(env, "reward", lambda text, references: Verdict("ungradable", "timeout"))
     with pytest.raises(EnvironmentFault, match="task 't' cannot be graded: timeout"):
         env.step(r"\boxed{3}")
 
@@ -79,16 +79,18 @@ def test_an_unreadable_reference_is_noticed(env: MathEnv) -> None:
         env.step(r"\boxed{3}")
 
 
-def test_grader_settings_reach_the_pool() -> None:
-    with pytest.raises(ValueError, match="workers must be at least 1"):
-        MathEnv((TASK,), grader_workers=0)
-    with pytest.raises(ValueError, match="timeout must be above 0"):
-        MathEnv((TASK,), grader_timeout=0)
+def test_a_reward_function_of_ones_own_is_called_and_need_not_be_closed() -> None:
+    env = MathEnv((TASK,), reward=lambda text, references: 0.25 * (references[0] in text))
+    env.reset(seed=0)
+    assert env.step("3")[1:3] == (0.25, True)
+    env.close()
+    with pytest.raises(TypeError, match="reward must be a function of text and references, got 'math'"):
+        MathEnv((TASK,), reward="math")  # type: ignore[arg-type]
 
 
 def test_clones_share_the_grader_and_closing_ends_it(env: MathEnv) -> None:
     twin = env.clone()
-    assert twin.grader is env.grader
+    assert twin.reward is env.reward
     env.close()
     with pytest.raises(EnvironmentFault, match="closed"):
         twin.step(r"\boxed{3}")

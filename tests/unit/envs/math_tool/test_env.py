@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 from drmas_pl.envs.math_tool import Calculation, MathToolEnv
+from drmas_pl.rewards.pool import GraderPool
 from drmas_pl.testing.conformance import check_env
 from drmas_pl.types import Task
 
@@ -17,7 +18,7 @@ TASK = Task("t", "What is 1/4 + 1/4?", ("1/2",), "tiny")
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[MathToolEnv]:
-    env = MathToolEnv((TASK,), grader_workers=1, workers=2)
+    env = MathToolEnv((TASK,), reward=GraderPool(workers=1), workers=2)
     yield env
     env.close()
 
@@ -83,7 +84,7 @@ def test_idle_play_earns_nothing(env: MathToolEnv, action: str) -> None:
 
 def test_clones_share_sandbox_and_grader_alone(env: MathToolEnv) -> None:
     twin = env.clone()
-    assert twin.pool is env.pool and twin.grader is env.grader
+    assert twin.pool is env.pool and twin.reward is env.reward
     twin.step(r"\boxed{0.5}")
     assert env.step(r"\boxed{1}")[1] == 0.0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.rewards.extract import extract_answer
+from drmas_pl.rewards.math import extract_answer
 
 CASES = json.loads((Path(__file__).parents[3] / "cases" / "math_pairs.json").read_text())["extraction"]
 
