@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.moves import read_moves
-from drmas_pl.envs.pictures import Image
+from drmas_pl.envs.pictures import Colour, Image, paint
+from drmas_pl.envs.puzzles import Generator, Split, draw_puzzles
 from drmas_pl.parsing.boxed import last_box
 from drmas_pl.types import MetricInfo, Task
 
@@ -86,12 +87,12 @@ class PlanningEnv(TextEnv, Generic[State]):
         self,
         tasks: Sequence[Task],
         *,
-        max_turns: int,
-        max_moves: int | None,
-        step_cost: float,
-        shaping: float,
-        show_rules: bool,
-        render_mode: str | None,
+        max_turns: int = 6,
+        max_moves: int | None = 30,
+        step_cost: float = 0.01,
+        shaping: float = 1.0,
+        show_rules: bool = True,
+        render_mode: str | None = None,
     ) -> None:
         super().__init__(tasks)
         for name, value, least in (
@@ -104,9 +105,12 @@ class PlanningEnv(TextEnv, Generic[State]):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
-        self.max_turns, self.max_moves = max_turns, max_moves
-        self.step_cost, self.shaping = step_cost, shaping
-        self.show_rules, self.render_mode = show_rules, render_mode
+        self.max_turns = max_turns
+        self.max_moves = max_moves
+        self.step_cost = step_cost
+        self.shaping = shaping
+        self.show_rules = show_rules
+        self.render_mode = render_mode
         self.turns = self.moves = self.illegal_actions = 0
         self.state: State
 
@@ -208,7 +212,7 @@ class PlanningEnv(TextEnv, Generic[State]):
 
 
 class Moving(Protocol):
-    """A state that changes by single moves."""
+    """A state on a grid that changes by single moves."""
 
     @property
     def solved(self) -> bool:
@@ -218,6 +222,76 @@ class Moving(Protocol):
     def after(self: Moved, move: str) -> Moved | None:
         """Return the state after a move; None when it is against the rules."""
         ...
+
+    def lines(self) -> list[str]:
+        """Return the board, one sign per cell."""
+        ...
+
+
+class MovesEnv(PlanningEnv[Moved]):
+    """A puzzle that is solved by moves up, down, left and right on a grid; subclasses name ``rules`` and the ``colours`` of signs."""
+
+    rules: ClassVar[str]
+    colours: ClassVar[Mapping[str, Colour]]
+
+    def explain(self, state: Moved) -> str:
+        """Return the rules."""
+        return self.rules
+
+    def play(self, action: str, moves_left: int | None) -> Played[Moved]:
+        """Move until the puzzle is solved, a move is against the rules, or the list ends."""
+        return play_moves(self.state, action, moves_left)
+
+    def solved(self, state: Moved) -> bool:
+        """Tell whether the puzzle is solved."""
+        return state.solved
+
+    def board(self, state: Moved) -> str:
+        """Return the grid as text."""
+        return "\n".join(state.lines())
+
+    def picture(self, state: Moved) -> Image:
+        """Return the grid as an image."""
+        return paint([[self.colours[sign] for sign in line] for line in state.lines()])
+
+
+def draw_tasks(
+    name: str,
+    generate: Generator[State],
+    *,
+    lines: Callable[[State], list[str]],
+    split: Split,
+    size: int,
+    seed: int,
+) -> tuple[Task, ...]:
+    """Draw different puzzles of one split as tasks whose ``metadata["board"]`` holds the lines of the board.
+
+    Args:
+        name: Name of the kind of puzzle, part of every seed and id, and the tasks' data source.
+        generate: Makes one puzzle.
+        lines: The board of a puzzle; two with equal lines are the same.
+        split: ``train``, ``validation`` or ``test``; no puzzle is in two of them, whatever the seeds.
+        size: Number of puzzles, at least 1.
+        seed: Chooses another series.
+
+    Raises:
+        ConfigError: Too few puzzles fit.
+        ValueError: ``size`` or ``split`` is out of range.
+    """
+    boards = [
+        (place, lines(puzzle))
+        for place, puzzle in draw_puzzles(
+            name,
+            generate,
+            written=lambda puzzle: "\n".join(lines(puzzle)),
+            split=split,
+            size=size,
+            seed=seed,
+        )
+    ]
+    return tuple(
+        Task(place, "\n".join(board), data_source=name, metadata={"board": board}) for place, board in boards
+    )
 
 
 def play_moves(state: Moved, action: str, moves_left: int | None) -> Played[Moved]:

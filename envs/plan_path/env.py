@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar
 
 from drmas_pl.envs.moves import manhattan
-from drmas_pl.envs.pictures import BLACK, BLUE, GREEN, WHITE, Image, paint
+from drmas_pl.envs.pictures import BLACK, BLUE, GREEN, WHITE, Colour
 from drmas_pl.envs.plan_path.maze import Maze, distances, generate_maze, parse_maze
-from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, play_moves, read_lines
-from drmas_pl.envs.puzzles import Split, draw_puzzles
+from drmas_pl.envs.planning import METRICS, MovesEnv, draw_tasks, read_lines
+from drmas_pl.envs.puzzles import Split
 from drmas_pl.types import MetricInfo, Task
 
-_RULES: Final = (
-    "Find a path on the grid. A is where you are, G is the goal, # is an obstacle and . is free. "
-    "A move goes one cell up (U), down (D), left (L) or right (R); obstacles and cells outside the grid cannot be entered. "
-    "An action is a list of moves, written as these letters with blanks between them. "
-    "Reach the goal in as few moves as possible."
-)
 
-
-class PlanPathEnv(PlanningEnv[Maze]):
+class PlanPathEnv(MovesEnv[Maze]):
     """Moves an agent over a grid by lists of ``U``, ``D``, ``L`` and ``R``.
 
     Moves are played one by one until the goal is reached; at a cell that cannot be entered the list stops, and that move counts as well.
@@ -30,25 +23,27 @@ class PlanPathEnv(PlanningEnv[Maze]):
 
     Args:
         tasks: Grids to draw from when ``reset`` is given none; None draws ``size`` training grids with the settings below.
-        max_turns: Largest number of actions.
-        max_moves: Largest number of moves in one episode.
-        step_cost: Price of a move, at least 0.
-        shaping: Weight of the potential's change, at least 0.
         shortest_bonus: What a shortest path earns besides 1, at least 0.
-        show_rules: Whether the first observation explains the rules.
-        render_mode: ``ansi``, ``rgb_array`` or None.
         size: Number of own grids.
         height: Number of rows of these.
         width: Number of columns.
         obstacles: Probability of an obstacle in each cell, in [0, 1).
         min_distance: Least length of the shortest path.
         max_distance: Largest length of the shortest path.
+        **options: Limits, prices and pictures, see :class:`~drmas_pl.envs.planning.PlanningEnv`.
 
     Raises:
         ConfigError: No grid fits the settings.
         ValueError: An argument is out of its range.
     """
 
+    rules: ClassVar[str] = (
+        "Find a path on the grid. A is where you are, G is the goal, # is an obstacle and . is free. "
+        "A move goes one cell up (U), down (D), left (L) or right (R); obstacles and cells outside the grid cannot be entered. "
+        "An action is a list of moves, written as these letters with blanks between them. "
+        "Reach the goal in as few moves as possible."
+    )
+    colours: ClassVar[Mapping[str, Colour]] = {"#": BLACK, ".": WHITE, "A": BLUE, "G": GREEN}
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         **METRICS,
         "shortest": MetricInfo(
@@ -62,19 +57,14 @@ class PlanPathEnv(PlanningEnv[Maze]):
         self,
         tasks: Sequence[Task] | None = None,
         *,
-        max_turns: int = 6,
-        max_moves: int = 30,
-        step_cost: float = 0.01,
-        shaping: float = 1.0,
         shortest_bonus: float = 0.5,
-        show_rules: bool = True,
-        render_mode: str | None = None,
         size: int = 8,
         height: int = 10,
         width: int = 10,
         obstacles: float = 0.22,
         min_distance: int = 8,
         max_distance: int = 24,
+        **options: Any,
     ) -> None:
         if tasks is None:
             tasks = make_tasks(
@@ -85,23 +75,11 @@ class PlanPathEnv(PlanningEnv[Maze]):
                 min_distance=min_distance,
                 max_distance=max_distance,
             )
-        super().__init__(
-            tasks,
-            max_turns=max_turns,
-            max_moves=max_moves,
-            step_cost=step_cost,
-            shaping=shaping,
-            show_rules=show_rules,
-            render_mode=render_mode,
-        )
+        super().__init__(tasks, **options)
         if not shortest_bonus >= 0:
             raise ValueError(f"shortest_bonus must be at least 0, got {shortest_bonus}")
         self.shortest_bonus = shortest_bonus
         self.shortest = 0
-
-    def explain(self, state: Maze) -> str:
-        """Return the rules."""
-        return _RULES
 
     def load(self, task: Task) -> Maze:
         """Read the grid and measure its shortest path."""
@@ -112,17 +90,9 @@ class PlanPathEnv(PlanningEnv[Maze]):
         self.shortest = length
         return maze
 
-    def play(self, action: str, moves_left: int | None) -> Played[Maze]:
-        """Move until the goal, an obstacle, or the end of the list."""
-        return play_moves(self.state, action, moves_left)
-
     def potential(self, state: Maze) -> float:
         """Return minus the share of the largest Manhattan distance that is left."""
         return -manhattan(state.place, state.goal) / (state.height + state.width - 2)
-
-    def solved(self, state: Maze) -> bool:
-        """Tell whether the agent is at the goal."""
-        return state.solved
 
     def bonus(self, state: Maze) -> float:
         """Reward a path without a detour."""
@@ -131,15 +101,6 @@ class PlanPathEnv(PlanningEnv[Maze]):
     def outcome_metrics(self, state: Maze) -> dict[str, float]:
         """Tell whether the path was a shortest one."""
         return {"shortest": float(state.solved and self.moves == self.shortest)}
-
-    def board(self, state: Maze) -> str:
-        """Return the grid as text."""
-        return "\n".join(state.lines())
-
-    def picture(self, state: Maze) -> Image:
-        """Return the grid as an image."""
-        colours = {"#": BLACK, ".": WHITE, "A": BLUE, "G": GREEN}
-        return paint([[colours[sign] for sign in line] for line in state.lines()])
 
 
 def make_tasks(
@@ -180,15 +141,4 @@ def make_tasks(
         min_distance=min_distance,
         max_distance=max_distance,
     )
-    puzzles = draw_puzzles(
-        "plan_path",
-        generate,
-        written=lambda maze: "\n".join(maze.lines()),
-        split=split,
-        size=size,
-        seed=seed,
-    )
-    return tuple(
-        Task(name, "\n".join(maze.lines()), data_source="plan_path", metadata={"board": maze.lines()})
-        for name, maze in puzzles
-    )
+    return draw_tasks("plan_path", generate, lines=Maze.lines, split=split, size=size, seed=seed)

@@ -10,8 +10,8 @@ from typing import ClassVar, Final, Literal, get_args
 
 from drmas_pl.envs.moves import Cell
 from drmas_pl.envs.pictures import GREEN, RED, WHITE, Image, paint
-from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, read_lines
-from drmas_pl.envs.puzzles import Split, draw_puzzles
+from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, draw_tasks, read_lines
+from drmas_pl.envs.puzzles import Split
 from drmas_pl.envs.sudoku.grid import (
     Grid,
     cells_of,
@@ -232,18 +232,8 @@ def make_tasks(
         ConfigError: Too few puzzles fit.
         ValueError: An argument is out of its range.
     """
-    puzzles = draw_puzzles(
-        "sudoku",
-        partial(generate_sudoku, grid_size=grid_size, clues=clues),
-        written=lambda grid: "\n".join(write_grid(grid)),
-        split=split,
-        size=size,
-        seed=seed,
-    )
-    return tuple(
-        Task(name, "\n".join(write_grid(grid)), data_source="sudoku", metadata={"board": write_grid(grid)})
-        for name, grid in puzzles
-    )
+    generate = partial(generate_sudoku, grid_size=grid_size, clues=clues)
+    return draw_tasks("sudoku", generate, lines=write_grid, split=split, size=size, seed=seed)
 
 
 def _count(sheet: Sheet) -> tuple[int, int, int]:
