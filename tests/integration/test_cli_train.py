@@ -312,8 +312,9 @@ ALONE = [
 def test_a_plain_gymnasium_environment_trains_to_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # the working directory alone makes it importable
     (folder / "lottery_env.py").write_text(PLAIN_ENV)
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "lottery_env", raising=False)
     assert main([*ALONE, "env._target_=lottery_env.Lottery", "trainer.record=[train,validation]"]) == 0
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["iterations"], summary["metric"]) == (2, "success")
