@@ -17,7 +17,11 @@ from drmas_pl.tokens import control_tokens
 
 ChatMessage = dict[str, str]
 _OPEN_THINK = re.compile(r"<think>\s*\Z")
-_SYSTEM, _USER, _OTHER, _ANSWER, _THOUGHT = "Sys7em", "Us3r", "0ther", "Answ3r", "Th0ught"
+_SYSTEM = "Sys7em"
+_USER = "Us3r"
+_OTHER = "0ther"
+_ANSWER = "Answ3r"
+_THOUGHT = "Th0ught"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,8 @@ class _Probe:
     """Renders small conversations and looks at what comes out."""
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any]) -> None:
-        self.tokenizer, self.options = tokenizer, options
+        self.tokenizer = tokenizer
+        self.options = options
         self.error = ""
 
     def traits(self) -> TemplateTraits:

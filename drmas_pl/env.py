@@ -165,7 +165,8 @@ class TextEnv(gymnasium.Env[str, str]):
                     f"{type(self).__name__}.reset needs options={{'task': Task(...)}}: it was built without tasks of its own"
                 )
             task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
-        self.task, self._over = task, False
+        self.task = task
+        self._over = False
         observation = self.begin(task)
         what = f"what {type(self).__name__}.begin returns"
         check_returned(what, observation, str, "a text, the first observation")

@@ -159,7 +159,9 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         """Start an episode; ``info["agent"]`` names the first speaker."""
         question, info = self.env.reset(seed=seed, options=options)
         self.question = self._bounded(question)
-        self.history, self.turn, self._metrics = [], 0, {}
+        self.history = []
+        self.turn = 0
+        self._metrics = {}
         self._queue = deque(self._speakers("begin", self.begin()))
         return self.question, {**info, "agent": self.agent_selection}
 
@@ -187,7 +189,11 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         local_reward = to_number(f"{name}.play: local_reward", move.local_reward)
         self.history.extend(move.messages)
         self._metrics.update(to_metrics(f"{name}.play: metrics", move.metrics))
-        observation, reward, terminated, truncated, success = "", 0.0, bool(move.ends), False, False
+        observation = ""
+        reward = 0.0
+        terminated = bool(move.ends)
+        truncated = False
+        success = False
         if move.action is not None and not move.ends:
             outcome = self.env.step(move.action)
             observation, reward, terminated, truncated, info = as_outcome(
@@ -248,11 +254,13 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         parsed = self.interpret(agent, parsed)
         check_returned(f"what {name}.interpret returns", parsed, Parsed, "a Parsed")
         if parsed.status == "valid":
-            move, method = self.play(agent, parsed), "play"
+            move = self.play(agent, parsed)
+            method = "play"
         elif self.on_invalid == "end":
             return Move(ends=True)
         else:
-            move, method = self.recover(agent, parsed), "recover"
+            move = self.recover(agent, parsed)
+            method = "recover"
         check_returned(f"what {name}.{method} returns", move, Move, "a Move")
         return move
 

@@ -57,7 +57,8 @@ def paint(colours: Sequence[Sequence[Colour]], signs: Sequence[str] = (), *, ink
     for row, line in enumerate(signs):
         for column, sign in enumerate(line):
             if sign in _SIGNS:
-                top, left = row * CELL + 3, column * CELL + 5
+                top = row * CELL + 3
+                left = column * CELL + 5
                 image[top : top + 10, left : left + 6][_dots(sign)] = ink
     return image
 

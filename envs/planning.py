@@ -111,7 +111,9 @@ class PlanningEnv(TextEnv, Generic[State]):
         self.shaping = shaping
         self.show_rules = show_rules
         self.render_mode = render_mode
-        self.turns = self.moves = self.illegal_actions = 0
+        self.turns = 0
+        self.moves = 0
+        self.illegal_actions = 0
         self.state: State
 
     @abstractmethod
@@ -156,7 +158,9 @@ class PlanningEnv(TextEnv, Generic[State]):
 
     def begin(self, task: Task) -> str:
         """Show rules and board."""
-        self.turns = self.moves = self.illegal_actions = 0
+        self.turns = 0
+        self.moves = 0
+        self.illegal_actions = 0
         self.state = self.load(task)
         board = self.board(self.state)
         return f"{self.explain(self.state)}\n\n{board}" if self.show_rules else board

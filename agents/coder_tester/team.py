@@ -21,7 +21,8 @@ from drmas_pl.rewards.code import CaseResult, TestCase
 from drmas_pl.team import Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
 
-CODER, TESTER = "coder", "tester"
+CODER = "coder"
+TESTER = "tester"
 
 
 class ProgramVerdict(Protocol):

@@ -122,7 +122,8 @@ class LoopTeam(Team):
 
     def begin(self) -> tuple[str, ...]:
         """Let the solver start from nothing."""
-        self.round, self.solution = 0, ""
+        self.round = 0
+        self.solution = ""
         return (SOLVER,)
 
     def play(self, agent: str, parsed: Parsed) -> Move:
@@ -165,7 +166,8 @@ class LoopTeam(Team):
     def _reviewed(self, approves: bool, text: str) -> Move:
         """End with the approved solution, or ask for another one."""
         right = self._judge() if self.round == 1 or self.verdict_reward else None
-        metrics, local_reward = {}, 0.0
+        metrics = {}
+        local_reward = 0.0
         if right is not None:
             local_reward = self.verdict_reward * (approves == right)
             if self.round == 1:

@@ -21,7 +21,8 @@ from drmas_pl.rewards.base import Verdict
 from drmas_pl.team import Move, OnInvalid, Team
 from drmas_pl.types import Message, MetricInfo
 
-REASONER, PROGRAMMER = "reasoner", "programmer"
+REASONER = "reasoner"
+PROGRAMMER = "programmer"
 
 
 class ToolAnswer(Protocol):

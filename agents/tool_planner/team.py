@@ -89,12 +89,15 @@ class ToolPlannerTeam(Team):
         self.illegal_penalty = illegal_penalty
         self.proposal: str | None = None
         self.solving = False
-        self.decisions = self.followed = 0
+        self.decisions = 0
+        self.followed = 0
 
     def begin(self) -> tuple[str, ...]:
         """Let the tool agent start."""
-        self.proposal, self.solving = None, False
-        self.decisions = self.followed = 0
+        self.proposal = None
+        self.solving = False
+        self.decisions = 0
+        self.followed = 0
         return (TOOL,)
 
     def play(self, agent: str, parsed: Parsed) -> Move:

@@ -107,7 +107,8 @@ def _compare(answer: str, reference: str, symbolic: SymbolicLayer | None) -> Com
     fault = _reference_fault(reference)
     if fault is not None:
         return Comparison("ungradable", fault)
-    readings, found = read(reference), read(answer)
+    readings = read(reference)
+    found = read(answer)
     if _same_string(answer, reference, readings):
         return Comparison("correct", "string")
     if isinstance(readings[0], Raw) or isinstance(found[0], Raw):

@@ -68,7 +68,8 @@ def _before(text: str, read_part: ReadPart) -> tuple[str | None, Value | None]:
     """Read what stands before an array: a name with an equals sign, then a factor."""
     name = None
     if match := _NAME.match(text):
-        name, text = match[1], text[match.end() :]
+        name = match[1]
+        text = text[match.end() :]
     text = text.strip().removesuffix("*").strip()
     if not text:
         return name, None

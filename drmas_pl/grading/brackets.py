@@ -51,7 +51,8 @@ def depth(tokens: Sequence[Token]) -> int:
         >>> depth(tokenize("((1))", thousands=True, scientific=True))
         2
     """
-    level = deepest = 0
+    level = 0
+    deepest = 0
     for token in tokens:
         level += (token.value in _OPENERS) - (token.value in _CLOSERS)
         deepest = max(deepest, level)
@@ -66,7 +67,8 @@ def top_level(tokens: Sequence[Token]) -> list[Token]:
         >>> [token.value for token in top_level(tokenize("f(2)=5", thousands=True, scientific=True))]
         ['f', ')', '=', '5']
     """
-    depth, found = 0, []
+    depth = 0
+    found = []
     for token in tokens:
         depth += (token.value in _OPENERS) - (token.value in _CLOSERS)
         if depth == 0:
@@ -83,7 +85,8 @@ def split(tokens: Sequence[Token], cuts: Callable[[Token], bool]) -> list[Sequen
         2
     """
     parts: list[Sequence[Token]] = []
-    depth = start = 0
+    depth = 0
+    start = 0
     for index, token in enumerate(tokens):
         depth += (token.value in _OPENERS) - (token.value in _CLOSERS)
         if depth == 0 and cuts(token):

@@ -145,7 +145,8 @@ def _same_formula(reference: Node, answer: Node, symbolic: SymbolicLayer | None)
     """Compare two formulas: as trees, as exact numbers, then symbolically."""
     if reference == answer:
         return True
-    wanted, found = exact_value(reference), exact_value(answer)
+    wanted = exact_value(reference)
+    found = exact_value(answer)
     if wanted is not None and found is not None:
         step = decimal_step(reference)
         return wanted == found if step is None else rounds_to(found, wanted, step)
@@ -216,10 +217,12 @@ def _same_bracketed(reference: Bracketed, answer: Bracketed, symbolic: SymbolicL
 
 def _same_collection(reference: Collection, answer: Collection, symbolic: SymbolicLayer | None) -> bool:
     """Compare without order: as sets when either is written as one, otherwise item for item."""
-    named, renamed = assigned(reference.items), assigned(answer.items)
+    named = assigned(reference.items)
+    renamed = assigned(answer.items)
     if bool(named) != bool(renamed):
         # What different names stand for has an order, in which a list may follow but a set does not.
-        wanted, found = named or reference.items, renamed or answer.items
+        wanted = named or reference.items
+        found = renamed or answer.items
         is_list = not (
             reference.braced or answer.braced or any(isinstance(item, Equation) for item in (*wanted, *found))
         )

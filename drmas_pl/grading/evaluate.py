@@ -96,7 +96,8 @@ class _Evaluator:
 
     def _apply(self, op: str, values: list[Any]) -> Any:  # noqa: C901 - one line per operation
         """Carry out one operation."""
-        context, first = self._context, values[0]
+        context = self._context
+        first = values[0]
         match op:
             case "add":
                 return context.fsum(values)

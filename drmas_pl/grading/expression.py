@@ -175,9 +175,13 @@ class _Parser:
         window = self._tokens[self._position : self._position + 7]
         values = [token.value for token in window]
         if values[:1] == [r"\frac"] and [values[1:2], values[3:5], values[6:7]] == [["{"], ["}", "{"], ["}"]]:
-            top, bottom, length = values[2], values[5], 7
+            top = values[2]
+            bottom = values[5]
+            length = 7
         elif len(window) >= 3 and window[0].kind == "number" and values[1] == "/":
-            top, bottom, length = values[0], values[2], 3
+            top = values[0]
+            bottom = values[2]
+            length = 3
         else:
             return None
         if not (
@@ -202,7 +206,8 @@ class _Parser:
 
     def _function(self, name: str) -> Node:
         """Read a function's base or power, then its argument with or without brackets."""
-        base = exponent = None
+        base = None
+        exponent = None
         while self.peek() in ("_", "^"):
             if self._take().value == "_":
                 base = self._group("{") if self.peek() == "{" else self._nested(self._primary)
@@ -211,7 +216,8 @@ class _Parser:
         if base is not None and name != "log":
             raise Unreadable(f"{name} takes no base")
         if exponent == negate(Number(Fraction(1))) and name in _INVERSES:
-            name, exponent = _INVERSES[name], None
+            name = _INVERSES[name]
+            exponent = None
         if name in _LISTED and base is None and exponent is None:
             return Apply(name, self._list())
         node = _applied(name, self._argument(), base)

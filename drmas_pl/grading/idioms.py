@@ -137,7 +137,8 @@ def _based(text: str, _: ReadPart) -> Shape | None:
     match = _BASED.fullmatch(text)
     if match is None:
         return None
-    digits, base = match[1], _BASE_WORDS.get(match[2]) or int(match[2])
+    digits = match[1]
+    base = _BASE_WORDS.get(match[2]) or int(match[2])
     if digits != digits.upper() and not (digits[0].isdigit() and base > 10):
         return None
     digits = digits.upper()
@@ -151,10 +152,8 @@ def _congruence(text: str, read_part: ReadPart) -> Shape | None:
     match = _CONGRUENCE.fullmatch(text)
     if match is None:
         return None
-    modulus, residue = (
-        read_part(match["a"] or match["b"] or match["c"] or match["d"]),
-        read_part(match["residue"]),
-    )
+    modulus = read_part(match["a"] or match["b"] or match["c"] or match["d"])
+    residue = read_part(match["residue"])
     residues = residue.items if isinstance(residue, Collection) else (residue,)
     reduced = Collection(tuple(_reduced(each, modulus) for each in residues), braced=True)
     return Bracketed("residues", "residues", (reduced, modulus), match["name"])
@@ -164,7 +163,8 @@ def _reduced(residue: Shape, modulus: Shape) -> Shape:
     """Bring a whole residue between zero and its modulus."""
     if not isinstance(residue, Value) or not isinstance(modulus, Value):
         return residue
-    found, divisor = _whole(residue.node), _whole(modulus.node)
+    found = _whole(residue.node)
+    divisor = _whole(modulus.node)
     return Value(Number(Fraction(found % divisor))) if found is not None and divisor else residue
 
 
@@ -201,7 +201,8 @@ def _reals(text: str, read_part: ReadPart) -> Shape | None:
             [Number(value) for value in sorted({pair[0] for pair in values if pair is not None})], match[1]
         )
     if match := _HALF_LINE.fullmatch(text):
-        sign, bracket = match[1][0], "[" if "e" in match[1] else "("
+        sign = match[1][0]
+        bracket = "[" if "e" in match[1] else "("
         if sign in "+>" or match[1].startswith(r"\ge"):
             return interval(bracket, ")", (Value(Number(Fraction(0))), Value(INFINITY)))
         return interval(

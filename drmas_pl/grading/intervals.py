@@ -57,7 +57,8 @@ def overlap(items: Sequence[Shape]) -> Bracketed | None:
     ]
     if len(items) != 2 or len(lower) != 1 or len(upper) != 1 or lower[0].name != upper[0].name:
         return None
-    low, high = _end(lower[0], 0), _end(upper[0], -1)
+    low = _end(lower[0], 0)
+    high = _end(upper[0], -1)
     if low is None or high is None or not _is_less(low, high):
         return None
     return interval(lower[0].opener, upper[0].closer, (Value(low), Value(high)), lower[0].name)
@@ -108,7 +109,8 @@ def gaps(points: Sequence[Node], name: str | None = None) -> Collection:
 def _is_less(low: Node, high: Node) -> bool:
     """Compare two rational numbers; what is no rational number is not less."""
     try:
-        left, right = exact_value(low), exact_value(high)
+        left = exact_value(low)
+        right = exact_value(high)
     except TooLarge:
         return False
     return left is not None and right is not None and left < right

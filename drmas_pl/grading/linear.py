@@ -34,15 +34,18 @@ def linear_coefficients(node: Node, name: str) -> tuple[Fraction, Fraction] | No
         return _constant(node)
     if not isinstance(node, Apply) or node.op not in ("add", "mul", "neg"):
         return None
-    slope, constant = Fraction(0), Fraction(node.op == "mul")
+    slope = Fraction(0)
+    constant = Fraction(node.op == "mul")
     for argument in node.args:
         found = linear_coefficients(argument, name)
         if found is None or (node.op == "mul" and slope != 0 and found[0] != 0):
             return None
         if node.op == "mul":
-            slope, constant = slope * found[1] + constant * found[0], constant * found[1]
+            slope = slope * found[1] + constant * found[0]
+            constant = constant * found[1]
         else:
-            slope, constant = slope + found[0], constant + found[1]
+            slope = slope + found[0]
+            constant = constant + found[1]
     return (-slope, -constant) if node.op == "neg" else (slope, constant)
 
 

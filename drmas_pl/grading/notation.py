@@ -85,7 +85,8 @@ def same_notation(reference: str, answer: str) -> bool | None:
     """
     from math_verify import verify
 
-    wanted, found = _parse(reference), _parse(answer)
+    wanted = _parse(reference)
+    found = _parse(answer)
     if wanted is None:
         return None
     if found is None:

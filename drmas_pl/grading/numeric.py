@@ -138,7 +138,8 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
         return base**exponent.numerator
     if base < 0 or exponent.denominator > 64:
         return None
-    top, bottom = _root(base.numerator, exponent.denominator), _root(base.denominator, exponent.denominator)
+    top = _root(base.numerator, exponent.denominator)
+    bottom = _root(base.denominator, exponent.denominator)
     return None if top is None or bottom is None else Fraction(top, bottom) ** exponent.numerator
 
 

@@ -195,7 +195,9 @@ def _collect(items: Sequence[Shape], *, braced: bool) -> Collection:
 
 def _bracketed(tokens: Sequence[Token]) -> Shape:
     """Read a set, tuple, interval, or a bracket that only groups."""
-    opener, closer, inner = tokens[0].value, tokens[-1].value, tokens[1:-1]
+    opener = tokens[0].value
+    closer = tokens[-1].value
+    inner = tokens[1:-1]
     if opener == r"\{":
         if closer != r"\}":
             raise Unreadable("unbalanced braces")

@@ -78,7 +78,8 @@ def read_relation(tokens: Sequence[Token], read_shape: ReadShape) -> Shape:
             raise Unreadable("what is a member has no name")
         return Equation(name, (read_shape(parts[1]),))
     if all(sign in _FLIPS for sign in signs):
-        parts, signs = parts[::-1], [_FLIPS[sign] for sign in reversed(signs)]
+        parts = parts[::-1]
+        signs = [_FLIPS[sign] for sign in reversed(signs)]
     if not all(sign in _ORDERS for sign in signs):
         raise Unreadable("mixed relations")
     return _inequality([parse_expression(part) for part in parts], [_ORDERS[sign] for sign in signs])
@@ -91,7 +92,8 @@ def _equation(parts: Sequence[Sequence[Token]], read_shape: ReadShape) -> Equati
     name = _name(parts[0])
     shapes = [read_shape(part) for part in (parts if name is None else parts[1:])]
     if name is None and _is_result(shapes):
-        name, shapes = _compact(parts[0]), shapes[1:]
+        name = _compact(parts[0])
+        shapes = shapes[1:]
     difference = None
     if len(parts) == 2 and all(isinstance(shape, Value) for shape in shapes):
         try:
@@ -209,7 +211,8 @@ def _linear(relations: Sequence[Relation], relation: Relation | None) -> Shape |
         if coefficients is None or coefficients[0] == 0:
             return None
         slope, constant = coefficients
-        bound, is_open = -constant / slope, each.order == "<"
+        bound = -constant / slope
+        is_open = each.order == "<"
         if slope > 0:
             low = max(low or (bound, is_open), (bound, is_open))
         elif high is None or (bound, not is_open) < (high[0], not high[1]):

@@ -61,9 +61,11 @@ class Sampling:
         step = decimal_step(reference)
         if step is not None and not free_symbols(answer):
             return _rounds(evaluate(answer, {}, digits), reference, step)
-        defined = agreed = 0
+        defined = 0
+        agreed = 0
         for point in _points(reference, answer):
-            wanted, found = evaluate(reference, point, digits), evaluate(answer, point, digits)
+            wanted = evaluate(reference, point, digits)
+            found = evaluate(answer, point, digits)
             defined += wanted is not None
             if wanted is None or found is None:
                 continue
@@ -85,9 +87,11 @@ class Sampling:
         """
         digits = self._begin(reference, answer)
         first: tuple[Any, Any] | None = None
-        usable = agreed = 0
+        usable = 0
+        agreed = 0
         for point in _points(reference, answer):
-            wanted, found = evaluate(reference, point, digits), evaluate(answer, point, digits)
+            wanted = evaluate(reference, point, digits)
+            found = evaluate(answer, point, digits)
             usable += wanted is not None and wanted != 0
             if wanted is None or found is None or wanted == found == 0:
                 continue

@@ -74,11 +74,14 @@ class GymnasiumTextEnv(TextEnv):
         if own is None:
             own = [Task(f"start-{n}", f"start {n}", metadata={"seed": n}) for n in range(episodes)]
         super().__init__(own)
-        self.env, self._name = env, type(env.unwrapped).__name__
-        self.success_reward, self.max_turns = success_reward, max_turns
+        self.env = env
+        self._name = type(env.unwrapped).__name__
+        self.success_reward = success_reward
+        self.max_turns = max_turns
         # what the environment inside calls success, if it has a word for it
         self.metric = getattr(env.unwrapped, "metric", type(self).metric)  # type: ignore[misc]
-        self._describe, self._read = observation_to_text, text_to_action
+        self._describe = observation_to_text
+        self._read = text_to_action
         self._check_space("observation", _describes, type(self).observation_to_text, observation_to_text)
         self._check_space("action", _reads, type(self).text_to_action, text_to_action)
         self.turns = 0
@@ -179,7 +182,8 @@ def _written(observation: Any) -> Any:
 
 def _number(text: str, space: Discrete) -> int:
     """Read one of the numbers of a space."""
-    first, last = int(space.start), int(space.start + space.n - 1)
+    first = int(space.start)
+    last = int(space.start + space.n - 1)
     word = text.strip()
     if len(word) > 20 or not word.removeprefix("-").isdecimal() or not first <= int(word) <= last:
         raise ValueError(f"answer with a whole number from {first} to {last}")

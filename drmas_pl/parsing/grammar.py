@@ -218,7 +218,8 @@ def visible(text: str, *, think_opened: bool = False) -> str:
         'Lima'
     """
     parts: list[str] = []
-    start, thinking = 0, think_opened
+    start = 0
+    thinking = think_opened
     for match in _THINK.finditer(text):
         opens = match[0] == "<think>"
         if thinking and opens:
@@ -227,7 +228,8 @@ def visible(text: str, *, think_opened: bool = False) -> str:
             parts.append(text[start : match.start()])
         elif not thinking:
             parts.clear()
-        start, thinking = match.end(), opens
+        start = match.end()
+        thinking = opens
     if not thinking:
         parts.append(text[start:])
     return "\n".join(part for part in parts if part.strip()).strip()
@@ -242,8 +244,11 @@ class _Scan(NamedTuple):
 def _scan(text: str, tag: str | None, think_opened: bool) -> _Scan:
     """Reduce a response to its tag sequence, the text after the own opening tag, and the first stray tag."""
     alphabet = {"<information>": "i", "</information>": "j", f"<{tag}>": "a", f"</{tag}>": "b"}
-    letters, stray, thinking = [], "", think_opened
-    begin = end = 0
+    letters = []
+    stray = ""
+    thinking = think_opened
+    begin = 0
+    end = 0
     for match in _tag_pattern(tag).finditer(text):
         token = match[0]
         if thinking:

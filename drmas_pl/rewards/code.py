@@ -203,7 +203,8 @@ def outputs_match(found: str, wanted: str, *, tolerance: float = 0.0) -> bool:
     >>> outputs_match("1  2\\n", "1 2"), outputs_match("1.0", "1"), outputs_match("1.0", "1", tolerance=1e-6), outputs_match("", "")
     (True, False, True, False)
     """
-    left, right = found.split(), wanted.split()
+    left = found.split()
+    right = wanted.split()
     if not right or len(left) != len(right):
         return False
     return all(a == b or _close(_number(a), _number(b), tolerance) for a, b in zip(left, right))
@@ -259,7 +260,8 @@ def _close(found: float | None, wanted: float | None, tolerance: float) -> bool:
     if not tolerance or found is None or wanted is None:
         return False
     try:
-        found, wanted = float(found), float(wanted)
+        found = float(found)
+        wanted = float(wanted)
     except OverflowError:
         return False
     finite = math.isfinite(found) and math.isfinite(wanted)

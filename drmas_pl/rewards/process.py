@@ -138,7 +138,8 @@ class WorkerProcess:
 
     def _kill(self) -> None:
         """End the process and forget it."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None:
             return
         process.kill()

@@ -65,7 +65,8 @@ def check_env(
     Raises:
         CheckFailed: The contract is broken.
     """
-    name, options = type(env.unwrapped).__name__, {"task": task} if task is not None else None
+    name = type(env.unwrapped).__name__
+    options = {"task": task} if task is not None else None
     _check_gymnasium(env, options, name)
     texts = tuple(actions) or ("", "hello")
     suite = _Suite(env, name, options=options, seed=seed, limit=max_steps)
@@ -198,7 +199,11 @@ class _Suite:
     def __init__(
         self, game: Game, name: str, *, options: dict[str, Any] | None, seed: int, limit: int
     ) -> None:
-        self.game, self.name, self.options, self.seed, self.limit = game, name, options, seed, limit
+        self.game = game
+        self.name = name
+        self.options = options
+        self.seed = seed
+        self.limit = limit
 
     def start(self) -> tuple[Any, Any]:
         """Begin the episode."""
@@ -264,7 +269,8 @@ class _Suite:
             (terminated, truncated),
         )
         _expect(isinstance(info, dict), f"{what}: info", "a dict", info)
-        success, metrics = info.get("success"), info.get("metrics")
+        success = info.get("success")
+        metrics = info.get("metrics")
         _expect(isinstance(success, bool), f"{what}: info['success']", "a bool", success)
         _expect(
             not success or terminated,
@@ -284,7 +290,8 @@ class _Suite:
         """Exactly while an episode runs somebody of the team speaks, info agrees, and everybody can look."""
         team = team or self.game  # type: ignore[assignment]
         assert isinstance(team, Team)
-        speaker, agents = team.agent_selection, team.possible_agents
+        speaker = team.agent_selection
+        agents = team.possible_agents
         if over:
             _expect(speaker is None, f"{self.name}.agent_selection after the end", "None", speaker)
         else:
@@ -313,7 +320,8 @@ class _Suite:
 
     def check_episode(self, player: Player) -> None:
         """Every episode ends, and the same actions lead to the same episode."""
-        first, second = self.play(player), self.play(player)
+        first = self.play(player)
+        second = self.play(player)
         _expect(
             any(first[-1][2:4]),
             f"{self.name}: an episode",

@@ -64,7 +64,8 @@ def check_engine(
 
 
 def _check_completion(completion: Completion, request: GenerationRequest, version: int) -> None:
-    count, cap = len(completion.token_ids), request.sampling.max_new_tokens
+    count = len(completion.token_ids)
+    cap = request.sampling.max_new_tokens
     _demand(1 <= count <= cap, "the number of sampled ids", f"1 to {cap}", count)
     _demand(
         len(completion.logprobs) == count,

@@ -90,10 +90,14 @@ class BoardGameEnv(TextEnv):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
         super().__init__(make_tasks(game, size=size, opening_moves=opening_moves) if tasks is None else tasks)
-        self.game, self.opponent, self.opponent_player = game, opponent, PLAYERS.index(opponent_player)
-        self.show_rules, self.render_mode = show_rules, render_mode
+        self.game = game
+        self.opponent = opponent
+        self.opponent_player = PLAYERS.index(opponent_player)
+        self.show_rules = show_rules
+        self.render_mode = render_mode
         self.scores: tuple[float, float] | None = None
-        self.current_player = self.moves = 0
+        self.current_player = 0
+        self.moves = 0
         self.state: GameState
 
     def private(self, player: int) -> str:
@@ -102,7 +106,9 @@ class BoardGameEnv(TextEnv):
 
     def begin(self, task: Task) -> str:
         """Set the position up; a scripted opponent who has the first move makes it."""
-        self.state, self.scores, self.moves = _open(self.game, task), None, 0
+        self.state = _open(self.game, task)
+        self.scores = None
+        self.moves = 0
         self.current_player = self.state.current_player
         self._reply()
         shown = self._shown()
@@ -138,7 +144,8 @@ class BoardGameEnv(TextEnv):
 
     def _play(self, move: str) -> None:
         self.state = self.state.after(move)
-        self.current_player, self.scores = self.state.current_player, self.state.scores
+        self.current_player = self.state.current_player
+        self.scores = self.state.scores
         self.moves += 1
 
     def _reply(self) -> None:

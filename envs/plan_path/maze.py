@@ -116,7 +116,9 @@ def shortest_path(maze: Maze) -> tuple[str, ...] | None:
     >>> shortest_path(parse_maze(["A#G"])) is None
     True
     """
-    remaining, cell, moves = distances(maze), maze.place, []
+    remaining = distances(maze)
+    cell = maze.place
+    moves = []
     if cell not in remaining:
         return None
     while cell != maze.goal:

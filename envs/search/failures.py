@@ -41,7 +41,8 @@ class FailureGuard:
         """
         with self._lock:
             self._failed.append(failed)
-            number, seen = sum(self._failed), len(self._failed)
+            number = sum(self._failed)
+            seen = len(self._failed)
         if failed and number > self.max_share * max(seen, _LEAST):
             raise TrainingStopped(
                 f"{number} of the latest {seen} searches failed, more than env.max_failed_share={self.max_share:g} allows; "

@@ -101,7 +101,9 @@ def parse_warehouse(lines: Sequence[str]) -> Warehouse:
     def those(signs: str) -> frozenset[Cell]:
         return frozenset(cell for cell, sign in cells.items() if sign in signs)
 
-    players, boxes, goals = those("@+"), those("$*"), those(".*+")
+    players = those("@+")
+    boxes = those("$*")
+    goals = those(".*+")
     if (
         not set(cells.values()) <= _SIGNS
         or len({len(line) for line in lines}) != 1
@@ -126,7 +128,8 @@ def live_cells(level: Warehouse) -> frozenset[Cell]:
     while queue:
         cell = queue.popleft()
         for move in STEPS:
-            pulled, puller = shifted(cell, move), shifted(cell, move, 2)
+            pulled = shifted(cell, move)
+            puller = shifted(cell, move, 2)
             if level.open(pulled) and level.open(puller) and pulled not in live:
                 live.add(pulled)
                 queue.append(pulled)
@@ -237,7 +240,8 @@ def _play_backwards(random: Random, level: Warehouse) -> Warehouse:
     """Walk and pull boxes at random; every state passed can be solved by doing the reverse."""
     for _ in range(_PULLS * len(level.boxes)):
         move = random.choice(tuple(STEPS))
-        cell, behind = shifted(level.player, move), shifted(level.player, move, -1)
+        cell = shifted(level.player, move)
+        behind = shifted(level.player, move, -1)
         if not level.free(cell):
             continue
         boxes = level.boxes

@@ -192,20 +192,23 @@ def _search(board: list[list[int]], empty: set[Cell], free: _Free, random: Rando
 
 def _emptied(full: Grid, order: Sequence[Cell], holes: int) -> Grid | None:
     """Empty cells in order wherever the solution remains the only one; None where there are too few of these."""
-    grid, emptied = full, 0
+    grid = full
+    emptied = 0
     for cell in order:
         if emptied == holes:
             break
         fewer = filled(grid, cell, 0)
         if len(solutions(fewer)) == 1:
-            grid, emptied = fewer, emptied + 1
+            grid = fewer
+            emptied += 1
     return grid if emptied == holes else None
 
 
 def _peers(size: int, cell: Cell) -> set[Cell]:
     """Return the other cells of a cell's row, column and block."""
     block = isqrt(size)
-    top, left = cell[0] // block * block, cell[1] // block * block
+    top = cell[0] // block * block
+    left = cell[1] // block * block
     rows = {(cell[0], column) for column in range(size)}
     columns = {(row, cell[1]) for row in range(size)}
     square = set(product(range(top, top + block), range(left, left + block)))
