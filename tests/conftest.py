@@ -4,14 +4,44 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Tests and the programs they start never ask the hub; set before huggingface_hub reads it.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# A busy machine must not fail a property.
-settings.register_profile("drmas_pl", deadline=None)
+# Models of tests are too small for threads, which only take the cores from each other; set before torch reads it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+# A busy machine must not fail a property; `pytest --hypothesis-profile=thorough` looks longer for a counterexample.
+settings.register_profile("drmas_pl", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("drmas_pl")
 # A shell that starts tests in the background has them ignore Ctrl-C, which some of them press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `--dist loadgroup` keep each file in one process, since its tests share what they build."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.fixture(scope="module")
+def without_curve() -> Iterator[None]:
+    """Drawing a run's learning curve takes longer than everything else in most runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
+        yield
+
+
+@pytest.fixture
+def curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the learning curve all the same."""
+    from drmas_pl.trainer.plot import plot_run
+
+    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", plot_run)

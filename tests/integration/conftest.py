@@ -35,7 +35,6 @@ def every_logged_name_is_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert not unknown, f"add {sorted(unknown)} to drmas_pl/trainer/metric_registry.py"
 
 
-@pytest.fixture
-def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than everything else in these runs."""
-    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
+@pytest.fixture(scope="module", autouse=True)
+def quick(without_curve: None) -> None:
+    """Runs draw no curve, unless a test asks for it with the fixture ``curve``."""

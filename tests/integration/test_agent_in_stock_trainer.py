@@ -12,7 +12,7 @@ from drmas_pl.types import Observation
 from tests.helpers.runs import run
 
 
-def test_an_agent_trains_and_predicts_in_a_stock_trainer(tmp_path: Path, no_curve: None) -> None:
+def test_an_agent_trains_and_predicts_in_a_stock_trainer(tmp_path: Path) -> None:
     run(tmp_path, record=("train",), max_iterations=2)
     agent = Agent.load_from_checkpoint(
         tmp_path / "checkpoints" / "iteration-000002" / "agents" / "editor", optimizer={"lr": 1e-2}

@@ -30,7 +30,6 @@ from tests.helpers.fake_sglang import FakeSglang
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_tasks, make_trainer
 
-pytestmark = pytest.mark.usefixtures("no_curve")
 VALIDATED = EvaluationSettings(every=2, samples=2, greedy=False)
 RECOMPUTED = {"update": UpdateSettings(old_logp="recompute"), "agent": {"objective": {"correction": "token"}}}
 
@@ -51,19 +50,29 @@ def records(trainer: MultiAgentTrainer) -> list[dict[str, Any]]:
     return [record for record in trainer.folder.read_metrics() if "train/reward" in record]
 
 
-@pytest.mark.parametrize(
-    "groups", [{}, {"sharing": "shared"}, RECOMPUTED], ids=["per_agent", "shared", "recompute"]
-)
-def test_two_equal_runs_give_equal_results(tmp_path: Path, groups: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> MultiAgentTrainer:
+    """A run of four iterations with nothing special."""
+    return ahead(tmp_path_factory.mktemp("whole"), record=("train",))
+
+
+def test_two_equal_runs_give_equal_results(tmp_path: Path, whole: MultiAgentTrainer) -> None:
+    second = ahead(tmp_path)
+    assert same(weights(whole.groups), weights(second.groups)) and timeless(whole) == timeless(second)
+    assert {group.state for group in second.groups.values()} == {State.ASLEEP}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [{"sharing": "shared"}, RECOMPUTED], ids=["shared", "recompute"])
+def test_two_equal_runs_of_other_kinds_give_equal_results(tmp_path: Path, groups: dict[str, Any]) -> None:
     first, second = (ahead(tmp_path / name, groups) for name in "ab")
     assert same(weights(first.groups), weights(second.groups)) and timeless(first) == timeless(second)
     assert {group.state for group in first.groups.values()} == {State.ASLEEP}
 
 
-def test_every_turn_but_the_first_iterations_is_one_update_old(tmp_path: Path) -> None:
-    trainer = ahead(tmp_path, record=("train",))
-    for n, record in enumerate(records(trainer)):
-        played = read_trajectories(trainer.folder.trajectories("train", n + 1))
+def test_every_turn_but_the_first_iterations_is_one_update_old(whole: MultiAgentTrainer) -> None:
+    for n, record in enumerate(records(whole)):
+        played = read_trajectories(whole.folder.trajectories("train", n + 1))
         versions = {
             turn.weights_version
             for trajectory in played
@@ -75,10 +84,10 @@ def test_every_turn_but_the_first_iterations_is_one_update_old(tmp_path: Path) -
 
 
 def test_with_validation_in_between_nothing_changes_and_the_newest_weights_are_validated(
-    tmp_path: Path,
+    tmp_path: Path, whole: MultiAgentTrainer
 ) -> None:
-    plain, validated = ahead(tmp_path / "plain"), ahead(tmp_path / "validated", evaluation=VALIDATED)
-    assert same(weights(plain.groups), weights(validated.groups))
+    validated = ahead(tmp_path, evaluation=VALIDATED)
+    assert same(weights(whole.groups), weights(validated.groups))
     seen = [read_trajectories(validated.folder.trajectories("validation", n)) for n in (0, 2, 4)]
     assert [{turn.weights_version for t in trajectories for turn in t.turns} for trajectories in seen] == [
         {0},
@@ -87,6 +96,7 @@ def test_with_validation_in_between_nothing_changes_and_the_newest_weights_are_v
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [{}, RECOMPUTED], ids=["engine", "recompute"])
 def test_it_learns(tmp_path: Path, groups: dict[str, Any]) -> None:
     class EvenFirst(EvenEnv):
@@ -105,7 +115,7 @@ def test_it_learns(tmp_path: Path, groups: dict[str, Any]) -> None:
 
 
 def test_stale_samples_are_told_from_a_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first, *others = records(ahead(tmp_path))
+    first, *others = records(ahead(tmp_path, max_iterations=2))
     assert first["train/editor/mismatch"] < 1e-4 and "train/editor/policy_shift" not in first
     assert all(
         record["train/editor/policy_shift"] > 0.02 and "train/editor/mismatch" not in record
@@ -117,6 +127,13 @@ def test_stale_samples_are_told_from_a_mismatch(tmp_path: Path, caplog: pytest.L
     )
 
 
+def test_stopping_and_resuming_changes_nothing(tmp_path: Path, whole: MultiAgentTrainer) -> None:
+    ahead(tmp_path, callbacks=[StopAt(2)])
+    resumed = ahead(tmp_path, resume=tmp_path)
+    assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -137,15 +154,17 @@ def test_stopping_after_any_iteration_and_resuming_changes_nothing(
         assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
 
 
-def test_checkpoints_on_the_way_hold_what_was_played_ahead_and_change_nothing(tmp_path: Path) -> None:
-    whole = ahead(tmp_path / "whole")
+def test_checkpoints_on_the_way_hold_what_was_played_ahead_and_change_nothing(
+    tmp_path: Path, whole: MultiAgentTrainer
+) -> None:
     saved = ahead(tmp_path / "saved", checkpoint_every=1, max_iterations=4, callbacks=[StopAt(3)])
     assert (tmp_path / "saved/checkpoints/iteration-000003/ahead/trajectories.jsonl").is_file()
     resumed = ahead(tmp_path / "resumed", resume=tmp_path / "saved")
     assert saved.iteration == 3 and same(weights(resumed.groups), weights(whole.groups))
-    assert not list((tmp_path / "whole").glob("checkpoints/*/ahead")), "nothing follows the last iteration"
+    assert not list(whole.folder.path.glob("checkpoints/*/ahead")), "nothing follows the last iteration"
 
 
+@pytest.mark.slow
 def test_a_longer_run_goes_on_from_a_finished_one_with_fresh_samples(tmp_path: Path) -> None:
     ahead(tmp_path, max_iterations=2)
     assert [record["train/editor/staleness"] for record in records(ahead(tmp_path, resume=tmp_path))] == [
@@ -177,8 +196,9 @@ class Interrupt(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupted_run_saves_what_it_plays_and_can_be_resumed(tmp_path: Path) -> None:
-    whole = ahead(tmp_path / "whole")
+def test_an_interrupted_run_saves_what_it_plays_and_can_be_resumed(
+    tmp_path: Path, whole: MultiAgentTrainer
+) -> None:
     assert ahead(tmp_path / "part", callbacks=[Interrupt()]).iteration == 2
     resumed = ahead(tmp_path / "part", resume=tmp_path / "part")
     assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
@@ -257,7 +277,10 @@ def test_generation_and_training_go_on_at_the_same_time(
     assert ahead(tmp_path, groups, data=DATA, max_iterations=2).iteration == 2
 
 
-@pytest.mark.parametrize(("staleness", "sent"), [(0, ["0", "1", "2", "3"]), (1, ["0", "1", "3"])])
+@pytest.mark.parametrize(
+    ("staleness", "sent"),
+    [pytest.param(0, ["0", "1", "2", "3"], marks=pytest.mark.slow), (1, ["0", "1", "3"])],
+)
 def test_servers_play_what_copies_do_and_are_sent_each_version_at_most_once(
     tmp_path: Path, staleness: int, sent: list[str]
 ) -> None:

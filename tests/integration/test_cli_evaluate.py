@@ -365,6 +365,7 @@ def test_a_plain_model_is_evaluated_without_a_checkpoint(
     )
 
 
+@pytest.mark.slow
 def test_what_a_group_asked_for_holds_for_its_weights_here_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,9 +29,9 @@ SHORT = [
     ("env", "agents"),
     [
         ("plan_path", "tool_planner"),
-        ("plan_path", "single"),
-        ("sokoban", "tool_planner"),
-        ("sudoku", "tool_planner"),
+        pytest.param("plan_path", "single", marks=pytest.mark.slow),
+        pytest.param("sokoban", "tool_planner", marks=pytest.mark.slow),
+        pytest.param("sudoku", "tool_planner", marks=pytest.mark.slow),
     ],
 )
 def test_every_puzzle_trains_from_the_command_line(

@@ -17,7 +17,6 @@ from drmas_pl.tools.train import main
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 
 HERE = "tests.integration.test_cli_resume"
-pytestmark = pytest.mark.usefixtures("no_curve")
 RUN = [
     "+env=custom",
     f"env._target_={HERE}.ToyEnv",
@@ -116,7 +115,10 @@ def test_what_a_run_would_go_on_with_can_be_shown(folder: Path, capsys: pytest.C
 
 @pytest.mark.parametrize(
     ("saved", "message"),
-    [(1, "checkpoint: python tools/train.py resume=run trust=true"), (0, "nothing was saved")],
+    [
+        (1, "checkpoint: python tools/train.py resume=run trust=true"),
+        pytest.param(0, "nothing was saved", marks=pytest.mark.slow),
+    ],
 )
 def test_the_second_interrupt_says_what_is_left(
     saved: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -163,7 +163,7 @@ def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(
     assert json.loads((folder / "run/summary.json").read_text())["iterations"] == 2
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_sweep_runs_once_per_value_into_numbered_folders(folder: Path, given: bool) -> None:
     assert run("--multirun", "seed=0,1", "logger=none", *(["output_dir=x"] if given else [])) == 0
     (place,) = [folder / "x"] if given else folder.glob("outputs/multirun/*")
@@ -250,11 +250,12 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         env={**os.environ, "PYTHONPATH": path},
     )
 
 
+@pytest.mark.slow
 def test_own_world_team_and_role_need_no_more_than_their_targets(tmp_path: Path) -> None:
     for name, source in (("my_env", ENV), ("my_team", TEAM), ("my_role", ROLE)):
         assert len(source.splitlines()) <= 50
@@ -331,6 +332,7 @@ def test_a_plain_gymnasium_environment_trains_to_the_end(
     )
 
 
+@pytest.mark.slow
 def test_an_environment_that_gymnasium_makes_is_played_from_its_start_states(folder: Path) -> None:
     target = "drmas_pl.GymnasiumTextEnv"
     inner = ["env.env._target_=gymnasium.make", "env.env.id=FrozenLake-v1"]

@@ -20,7 +20,7 @@ from tests.helpers.flex import flex_gradients_on_cpu
 from tests.helpers.ranks import on_ranks
 from tests.helpers.wide import rank_gradient, wide_policy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
 
 
 def compare(fabric: Fabric) -> tuple[Tensor, Tensor]:

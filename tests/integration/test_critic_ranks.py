@@ -18,6 +18,9 @@ from drmas_pl.workers.strategies import Parallel
 from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.ranks import on_ranks
 
+# the processes of the ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")
+
 # so few tokens at once that there are more micro-batches than ranks, and an odd number of them
 TIGHT = ValueWorkerSettings(
     optimizer=OptimizerSettings(lr=1e-2), micro_batch_tokens=12, updates_per_iteration=2, max_grad_norm=0.5

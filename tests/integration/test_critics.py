@@ -24,7 +24,6 @@ from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.runs import StopAt, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
 
-pytestmark = pytest.mark.usefixtures("no_curve")
 FAST = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2, schedule="cosine"), updates_per_iteration=2)
 
 
@@ -74,12 +73,28 @@ def judges(trainer: MultiAgentTrainer) -> dict[str, dict[str, Tensor]]:
     return {name: dict(critic.model.named_parameters()) for name, critic in critics.items()}
 
 
-@pytest.mark.parametrize(
+KINDS = pytest.mark.parametrize(
     ("sharing", "estimator"),
     [("shared", GaeEstimator()), ("per_agent", GaeEstimator(chain="agent", gamma=0.99, whitening="batch"))],
     ids=["shared", "per_agent"],
 )
+
+
+@KINDS
 def test_stopping_and_resuming_changes_nothing(tmp_path: Path, sharing: Any, estimator: GaeEstimator) -> None:
+    how = {"sharing": sharing, "estimator": estimator, "max_iterations": 3}
+    whole = run(tmp_path / "whole", **how)
+    run(tmp_path / "part", **how, callbacks=[StopAt(1)])
+    resumed = run(tmp_path / "part", **how, resume=tmp_path / "part", names=("editor", "writer"))
+    assert same(weights(resumed.groups), weights(whole.groups))
+    assert same(judges(resumed), judges(whole)) and timeless(resumed) == timeless(whole)
+
+
+@pytest.mark.slow
+@KINDS
+def test_stopping_after_any_iteration_and_resuming_changes_nothing(
+    tmp_path: Path, sharing: Any, estimator: GaeEstimator
+) -> None:
     how = {"sharing": sharing, "estimator": estimator}
     whole = run(tmp_path / "whole", **how)
     for stop in (1, 3):
@@ -160,6 +175,7 @@ def test_a_critic_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: p
         run(tmp_path, settings=settings)
 
 
+@pytest.mark.slow
 def test_the_critic_of_a_fixed_policy_learns_what_its_turns_are_worth(tmp_path: Path) -> None:
     # the policy stands still, since only its critic warms up
     settings = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-2), warmup=15, epochs=2)
@@ -185,7 +201,9 @@ SHORT = [
 PPO = ["advantage=gae", "critic=value_head", "objective=ppo"]
 
 
-@pytest.mark.parametrize(("env", "agents"), [("math", "loop"), ("search", "hierarchy")])
+@pytest.mark.parametrize(
+    ("env", "agents"), [("math", "loop"), pytest.param("search", "hierarchy", marks=pytest.mark.slow)]
+)
 def test_shipped_teams_learn_with_ppo_from_the_command_line(
     env: str, agents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +262,8 @@ def test_a_trained_run_is_evaluated_without_its_critic(
     from drmas_pl.tools.evaluate import main as evaluate
 
     monkeypatch.chdir(tmp_path)
-    assert main(["+env=math", "+agents=loop", *PPO, *SHORT, "output_dir=run"]) == 0
+    few = ["data.tasks_per_iteration=2", "rollout.samples=2"]
+    assert main(["+env=math", "+agents=loop", *PPO, *SHORT, *few, "output_dir=run"]) == 0
     monkeypatch.setattr(ValueWorker, "__init__", lambda *args, **more: pytest.fail("a critic was built"))
     assert evaluate(["checkpoint=run", "split=validation", "data.limit_validation=2"]) == 0
     assert torch.load(

@@ -16,6 +16,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 RUN = "+env=search +agents=hierarchy trainer.max_iterations=2 data.tasks_per_iteration=2 rollout.samples=2 data.limit_validation=4"
 
 
+@pytest.mark.slow
 def test_the_page_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,7 +45,7 @@ def test_the_example_trains_without_the_programs(home: Path) -> None:
     assert (home / "outputs" / "guessing" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/extending.md", marks=pytest.mark.slow)])
 def test_the_first_command_runs_as_written_in_an_empty_folder(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     source = re.search(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
@@ -61,7 +61,7 @@ def test_the_first_command_runs_as_written_in_an_empty_folder(page: str, tmp_pat
         env=installed(programs),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
     )
     assert result.returncode == 0, result.stderr
     (summary,) = home.glob("outputs/*/*/summary.json")

@@ -11,8 +11,6 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.helpers.runs import run, same, timeless, weights
 
-pytestmark = pytest.mark.usefixtures("no_curve")
-
 
 class Interrupt(Callback):
     """Presses Ctrl-C so many times in one hook of one iteration."""
@@ -37,6 +35,7 @@ def test_an_interrupted_run_saves_returns_and_can_be_resumed(
     assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_the_first_validation_trains_nothing_and_can_be_resumed(tmp_path: Path) -> None:
     assert run(tmp_path / "part", callbacks=[Interrupt(0, "on_validation_start")]).iteration == 0
     resumed, whole = run(tmp_path / "part", resume=tmp_path / "part"), run(tmp_path / "whole")

@@ -61,11 +61,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
-
-
 def make(name: str) -> Any:
     return MAKERS.get(name, getattr(shipped, name))()
 
@@ -82,6 +77,25 @@ def test_what_cannot_work_is_refused_when_the_trainer_is_built(tmp_path: Path, n
     assert said.split(maxsplit=1)[1] == TABLE[name][1] and said.split(maxsplit=1)[1] in REFUSED.values()
 
 
+# what ends a run, changes its weights or draws over what others draw cannot be in one run with the rest
+TOGETHER = sorted(
+    {name for name in TABLE if TABLE[name][0] == "works"}
+    - {"EarlyStopping", "ProgressBar", "RichProgressBar"}
+)
+
+
+def test_what_works_works_together_for_a_whole_run_a_resumed_one_and_an_evaluation(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"evaluation": EVERY, "checkpoint_every": 1}
+    logger = [CSVLogger(tmp_path / "logs", "csv", "")]
+    run(tmp_path, max_iterations=1, callbacks=[make(name) for name in TOGETHER], logger=logger, **how)
+    callbacks = [make(name) for name in TOGETHER]
+    trainer = run(tmp_path, resume=tmp_path, max_iterations=2, callbacks=callbacks, logger=logger, **how)
+    assert trainer.iteration == 2 and trainer.state.status == TrainerStatus.FINISHED
+    trainer.validate(trainer.team, trainer.groups, trainer.data)
+    assert trainer.state.fn == "validate"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TABLE if TABLE[name][0] == "works"])
 def test_what_works_works_for_a_whole_run_a_resumed_one_and_an_evaluation(tmp_path: Path, name: str) -> None:
     def logger() -> list[Any]:
@@ -126,7 +140,9 @@ def test_a_progress_bar_counts_iterations(tmp_path: Path) -> None:
     assert trainer.progress_bar_callback is bar
 
 
-@pytest.mark.parametrize("bar", [shipped.TQDMProgressBar, shipped.RichProgressBar])
+@pytest.mark.parametrize(
+    "bar", [pytest.param(shipped.TQDMProgressBar, marks=pytest.mark.slow), shipped.RichProgressBar]
+)
 def test_drawn_progress_bars_show_where_the_run_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bar: Any
 ) -> None:
@@ -148,7 +164,7 @@ def test_a_timer_ends_a_run_also_when_its_time_was_spent_before(tmp_path: Path) 
     assert again.iteration == 1, "the checkpoint remembers"
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("resumed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_early_stopping_counts_validations_without_progress(tmp_path: Path, resumed: bool) -> None:
     """Also over a resumed run: the first part has seen three of the four."""
 

@@ -42,11 +42,6 @@ WORDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
-
-
 def files(folder: Path) -> list[Any]:
     """Loggers that continue their files when they are made again for the same folder."""
     return [TensorBoardLogger(folder, "tensorboard", ""), CSVLogger(folder, "csv", "")]
@@ -82,7 +77,10 @@ def test_tensorboard_and_csv_hold_every_metric_and_the_settings(tmp_path: Path) 
         assert yaml.safe_load((tmp_path / "logs" / logger / "hparams.yaml").read_text()) == HPARAMS
 
 
-@pytest.mark.parametrize(("stop", "every"), [(0, 0), (2, 0), (3, 2)])
+@pytest.mark.parametrize(
+    ("stop", "every"),
+    [pytest.param(0, 0, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (3, 2)],
+)
 def test_a_resumed_run_repeats_no_step(tmp_path: Path, stop: int, every: int) -> None:
     """Also when it goes on from a checkpoint that is older than what was logged."""
     how: dict[str, Any] = {"evaluation": EvaluationSettings(greedy=False, every=1), "keep_best": False}

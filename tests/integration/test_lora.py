@@ -22,7 +22,6 @@ from tests.helpers.toy import make_groups
 from tests.integration.test_ranks import TIGHT, make_rows
 
 pytest.importorskip("peft")
-pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 def policy_of(group: Any) -> AdapterPolicy:
@@ -60,7 +59,7 @@ def test_agents_learn_adapters_of_their_own_and_the_base_stays_as_it_was(tmp_pat
     assert reference.shared is policy_of(trained.groups["writer"]).shared
 
 
-@pytest.mark.parametrize("offload", ["none", "all"])
+@pytest.mark.parametrize("offload", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_run_with_adapters_resumes_where_it_was(tmp_path: Path, offload: Any) -> None:
     groups = {"sharing": "lora", "update": UpdateSettings(offload=offload)}
     whole = run(tmp_path / "whole", groups={"sharing": "lora"})
@@ -93,6 +92,7 @@ def learn(fabric: Fabric) -> dict[str, dict[str, Tensor]]:
     return adapters(groups)
 
 
+@pytest.mark.xdist_group("ranks")
 def test_two_ranks_learn_the_adapters_that_one_learns(tmp_path: Path) -> None:
     alone = learn(Fabric(accelerator="cpu", devices=1))
     for found in on_ranks(learn, tmp_path):
@@ -101,6 +101,7 @@ def test_two_ranks_learn_the_adapters_that_one_learns(tmp_path: Path) -> None:
                 assert torch.allclose(found[name][key], expected, atol=1e-6), (name, key)
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_export_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from tests.helpers.runs import run, timeless
 from tests.helpers.stand_in import calls, stand_in_engine
 
 pytest.importorskip("peft")
-pytestmark = pytest.mark.usefixtures("no_curve")
 LORA: dict[str, Any] = {"sharing": "lora"}
 
 
@@ -21,6 +20,7 @@ def engine(folder: Path, group: str, policy: Any, tokenizer: Any) -> Engine:
     return stand_in_engine(policy, tokenizer, folder)
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_has_one_server_whose_base_is_never_sent_again(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", groups=LORA, max_iterations=3)
     served = run(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from drmas_pl.algorithms.gae_estimator import GaeEstimator
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.trainer.metric_registry import SECTIONS
@@ -23,8 +21,6 @@ from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.metric_names import explained, unregistered
 from tests.helpers.runs import run
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
-
-pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 def copying(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:

@@ -15,7 +15,7 @@ from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 from tests.helpers.wide import rank_gradient, wide_policy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]
 
 
 def compare(fabric: Fabric) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,9 @@ from drmas_pl.workers.strategies import Parallel
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 
+# the processes of the ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")
+
 # so few tokens at once that the writer's rows make many micro-batches; the editor's single row makes one, which only one rank has
 TIGHT = UpdateSettings(
     micro_batch_tokens=12, updates_per_iteration=2, old_logp="recompute", max_grad_norm=0.5

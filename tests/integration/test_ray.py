@@ -31,7 +31,6 @@ from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, mak
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
 TIGHT = UpdateSettings(

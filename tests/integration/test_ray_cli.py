@@ -18,7 +18,6 @@ from tests.helpers.clusters import ray_cluster
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(900),
 ]
 DEFAULT = [

@@ -28,7 +28,6 @@ from tests.integration.test_ray import assert_close, assert_same_course, saved
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
 GROUPS: dict[str, Any] = {

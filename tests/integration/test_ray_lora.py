@@ -26,7 +26,6 @@ pytest.importorskip("peft")
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
 UPDATE = UpdateSettings(

@@ -30,7 +30,6 @@ from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_trainer
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(600),
 ]
 QUICK: dict[str, Any] = {"limit_val_batches": 0, "max_iterations": 3}

@@ -29,7 +29,6 @@ pytestmark = [
         PYTHON is None,
         reason="set DRMAS_ENGINE_PYTHON to the python of an sglang environment; see tests/sglang_cpu",
     ),
-    pytest.mark.usefixtures("no_curve"),
     pytest.mark.timeout(900),
 ]
 WORDS = [

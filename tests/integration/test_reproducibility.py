@@ -14,7 +14,6 @@ from drmas_pl.trainer.trainer import MultiAgentTrainer
 from tests.helpers.runs import run, same, timeless, weights
 from tests.helpers.toy import make_data
 
-pytestmark = pytest.mark.usefixtures("no_curve")
 RECORD = ("train", "validation")
 
 
@@ -23,7 +22,9 @@ def recorded(trainer: MultiAgentTrainer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"rollout": RolloutSettings(samples=4, env_workers=4)}], ids=["again", "threads"]
+    "changes",
+    [{}, {"rollout": RolloutSettings(samples=4, env_workers=4)}],
+    ids=["again", "threads"],
 )
 def test_the_same_seed_gives_the_same_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     first, second = (

@@ -12,7 +12,6 @@ from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 
-pytestmark = pytest.mark.usefixtures("no_curve")
 IN_TURNS = RolloutSettings(samples=4, residency="one")
 
 
@@ -21,7 +20,14 @@ def engine(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:
     return TransformersEngine(policy, tokenizer, reuse_prefixes=False)
 
 
-@pytest.mark.parametrize("offload", ["none", "optimizer", "all"])
+@pytest.mark.parametrize(
+    "offload",
+    [
+        pytest.param("none", marks=pytest.mark.slow),
+        pytest.param("optimizer", marks=pytest.mark.slow),
+        "all",
+    ],
+)
 def test_taking_turns_changes_nothing_that_is_learnt(tmp_path: Path, offload: Any) -> None:
     common = {"engine": engine, "agent": {"objective": {"kl_coef": 0.1, "kl_in": "reward"}}}
     plain = run(tmp_path / "plain", groups=common)
@@ -35,6 +41,7 @@ def test_taking_turns_changes_nothing_that_is_learnt(tmp_path: Path, offload: An
             assert same(weights({name: group}), weights({name: plain.groups[name]}))
 
 
+@pytest.mark.slow
 def test_a_group_that_is_away_is_saved_and_resumed_like_any_other(tmp_path: Path) -> None:
     groups = {"engine": engine, "update": UpdateSettings(offload="all")}
     whole = run(tmp_path / "whole", groups={"engine": engine})

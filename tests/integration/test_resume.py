@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.errors import CheckpointError
 from drmas_pl.optim import OptimizerSettings, named_state
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.schedule import GroupSchedule
 from tests.helpers.runs import StopAt, run, same, timeless, weights
 from tests.helpers.toy import make_data, make_groups, make_tasks, make_trainer
 
-pytestmark = pytest.mark.usefixtures("no_curve")
 FAST, SLOW = (
     OptimizerSettings(lr=2e-2, schedule="cosine"),
     OptimizerSettings(lr=5e-3, schedule="cosine", warmup_ratio=0.25),
@@ -36,12 +38,43 @@ SHARED = {
 VALIDATED = EvaluationSettings(every=3, samples=2, pass_at=(2,))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> MultiAgentTrainer:
+    """A run of four iterations with nothing special."""
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def half_way(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped after two of its iterations."""
+    folder = tmp_path_factory.mktemp("half")
+    run(folder, callbacks=[StopAt(2)])
+    return folder
+
+
+@pytest.fixture
+def stopped(half_way: Path, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return shutil.copytree(half_way, tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("groups", [APART, SHARED], ids=["per_agent", "shared"])
+def test_stopping_and_resuming_changes_nothing(tmp_path: Path, groups: dict[str, Any]) -> None:
+    check_resumption(tmp_path, groups, stops=[2])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [APART, SHARED], ids=["per_agent", "shared"])
 def test_stopping_after_any_iteration_and_resuming_changes_nothing(
     tmp_path: Path, groups: dict[str, Any]
 ) -> None:
+    check_resumption(tmp_path, groups, stops=range(1, 4))
+
+
+def check_resumption(tmp_path: Path, groups: dict[str, Any], stops: Iterable[int]) -> None:
+    """Compare runs that are stopped and resumed with the one that is not."""
     whole = run(tmp_path / "whole", groups=groups, evaluation=VALIDATED)
-    for stop in range(1, 4):
+    for stop in stops:
         folder = tmp_path / str(stop)
         stopped = run(folder, groups=groups, evaluation=VALIDATED, callbacks=[StopAt(stop)])
         assert stopped.iteration == stop
@@ -65,6 +98,7 @@ def test_a_running_baseline_resumes_where_it_was(tmp_path: Path) -> None:
     assert same(weights(resumed.groups), weights(whole.groups)) and timeless(resumed) == timeless(whole)
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_and_turns_of_groups_resume_where_they_were(tmp_path: Path) -> None:
     more = {"rollout": RolloutSettings(samples=2, max_draws=3), "schedule": GroupSchedule("round_robin")}
     whole = run(tmp_path / "whole", **more)
@@ -94,12 +128,15 @@ def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -
     assert not torch.equal(first["model.norm.weight"]["exp_avg"], second["model.norm.weight"]["exp_avg"])
 
 
-@pytest.mark.parametrize("name", ["", "checkpoints", "checkpoints/iteration-000002"])
-def test_a_run_goes_on_from_any_of_its_folders_into_another_one(tmp_path: Path, name: str) -> None:
-    run(tmp_path / "old", callbacks=[StopAt(2)])
-    resumed = run(tmp_path / "new", resume=tmp_path / "old" / name)
+@pytest.mark.parametrize(
+    "name", [pytest.param("", marks=pytest.mark.slow), "checkpoints", "checkpoints/iteration-000002"]
+)
+def test_a_run_goes_on_from_any_of_its_folders_into_another_one(
+    tmp_path: Path, half_way: Path, whole: MultiAgentTrainer, name: str
+) -> None:
+    resumed = run(tmp_path, resume=half_way / name)
     assert resumed.iteration == 4 and [record["iteration"] for record in timeless(resumed)] == [3, 4, 4]
-    assert same(weights(resumed.groups), weights(run(tmp_path / "whole").groups))
+    assert same(weights(resumed.groups), weights(whole.groups))
 
 
 def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path) -> None:
@@ -116,27 +153,26 @@ def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path)
     assert set().union(*played) == {task.id for task in make_tasks(6)} and resumed.iteration == 6
 
 
-def test_nothing_left_to_do_is_an_error(tmp_path: Path) -> None:
-    run(tmp_path)
+def test_nothing_left_to_do_is_an_error(tmp_path: Path, whole: MultiAgentTrainer) -> None:
     with pytest.raises(
         CheckpointError,
         match=r"nothing left to do: .*iteration-000004 has 4 of 4 iterations; raise trainer.max_it",
     ):
-        run(tmp_path, resume=tmp_path)
+        run(tmp_path, resume=whole.folder.path)
 
 
+@pytest.mark.slow
 def test_a_longer_run_may_go_on_from_a_finished_one(tmp_path: Path) -> None:
     run(tmp_path / "short")
     longer = run(tmp_path / "short", resume=tmp_path / "short", max_iterations=6)
     assert same(weights(longer.groups), weights(run(tmp_path / "long", max_iterations=6).groups))
 
 
-def test_changed_data_is_an_error_unless_allowed(tmp_path: Path) -> None:
-    run(tmp_path, callbacks=[StopAt(2)])
+def test_changed_data_is_an_error_unless_allowed(stopped: Path) -> None:
     changed = {"train": tuple(replace(task, question=f"{task.question}!") for task in make_tasks(6))}
     with pytest.raises(CheckpointError, match=r"train data changed .* trainer.allow_changed_data=true"):
-        run(tmp_path, resume=tmp_path, data=make_data(**changed))
-    assert run(tmp_path, resume=tmp_path, data=make_data(**changed), allow_changed_data=True).iteration == 4
+        run(stopped, resume=stopped, data=make_data(**changed))
+    assert run(stopped, resume=stopped, data=make_data(**changed), allow_changed_data=True).iteration == 4
 
 
 OTHER_PROMPT = {"template": {"user": "{question}!{history}", "chat": False}}
@@ -151,18 +187,17 @@ OTHER_PROMPT = {"template": {"user": "{question}!{history}", "chat": False}}
     ],
 )
 def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(
-    tmp_path: Path, more: dict[str, Any], message: str
+    stopped: Path, more: dict[str, Any], message: str
 ) -> None:
     def resume(**settings: Any) -> int:
         return run(
-            tmp_path,
-            resume=tmp_path,
+            stopped,
+            resume=stopped,
             groups=more.get("groups"),
             data=make_data(**more.get("data", {})),
             **settings,
         ).iteration
 
-    run(tmp_path, callbacks=[StopAt(2)])
     with pytest.raises(CheckpointError, match=message):
         resume()
     assert resume(allow_changed_data=True) == 4
@@ -175,10 +210,9 @@ def test_other_tasks_per_iteration_or_prompts_are_errors_unless_allowed(
         ({"groups": {"sharing": "shared"}}, "binds agents to groups as"),
     ],
 )
-def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    run(tmp_path, callbacks=[StopAt(2)])
+def test_another_run_is_refused(stopped: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        run(tmp_path, resume=tmp_path, **changes)
+        run(stopped, resume=stopped, **changes)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +224,8 @@ def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], message
         "groups/editor/group.json",
     ],
 )
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, file: str) -> None:
-    run(tmp_path, callbacks=[StopAt(2)])
-    path = tmp_path / "checkpoints" / "iteration-000002" / file
+def test_a_damaged_checkpoint_is_refused(stopped: Path, file: str) -> None:
+    path = stopped / "checkpoints" / "iteration-000002" / file
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(CheckpointError, match="iteration-000002"):
-        run(tmp_path, resume=tmp_path)
+        run(stopped, resume=stopped)

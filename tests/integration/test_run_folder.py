@@ -12,6 +12,7 @@ from drmas_pl.trainer.settings import EvaluationSettings
 from tests.helpers.runs import run
 
 
+@pytest.mark.usefixtures("curve")
 def test_a_run_leaves_metrics_scores_curve_trajectories_and_checkpoint(tmp_path: Path) -> None:
     trainer = run(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -31,7 +32,7 @@ def test_a_run_leaves_metrics_scores_curve_trajectories_and_checkpoint(tmp_path:
 
 @pytest.mark.parametrize("prompts", [False, True])
 def test_a_run_tells_what_was_sampled_what_was_greedy_and_what_it_was_trained_with(
-    tmp_path: Path, no_curve: None, prompts: bool
+    tmp_path: Path, prompts: bool
 ) -> None:
     trainer = run(
         tmp_path,

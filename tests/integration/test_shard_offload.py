@@ -19,6 +19,9 @@ from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 from tests.integration.test_shards import ROWS, assert_equal, state_of
 
+# the processes of the ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")
+
 AGENT = {"objective": {"kl_coef": 0.1}}
 
 
@@ -127,6 +130,7 @@ def rest(fabric: Fabric) -> tuple[str, tuple[int, int], bool]:
     return leaky(fabric), frozen(fabric), odd(fabric)
 
 
+@pytest.mark.slow
 def test_leaks_frozen_weights_and_shares_of_other_sizes(tmp_path: Path) -> None:
     for message, (asleep, awake), same in on_ranks(rest, tmp_path, kind="fsdp2", ranks=3):
         assert "of weights, but only 0.0 MiB became free" in message

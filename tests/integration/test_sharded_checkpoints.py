@@ -28,6 +28,9 @@ from tests.helpers.toy import Speaker, make_groups
 from tests.integration import test_critic_ranks
 from tests.integration.test_shards import assert_equal, group_of, learn, state_of
 
+# the processes of the ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")
+
 ALONE: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.fabric import Fabric
 from safetensors.torch import load_file
@@ -18,6 +19,9 @@ from drmas_pl.workers.shards import is_sharded, whole_state, whole_weights
 from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
+
+# the processes of the ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")
 
 ROWS = {"writer": [TrainingRow("writer", (5, 6, 7 + n), (8, 9), (-5.0, -5.0), (-1.0) ** n) for n in range(4)]}
 

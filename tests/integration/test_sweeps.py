@@ -97,6 +97,7 @@ def test_a_sweeper_gets_the_last_validation_score_of_every_run(sweeper: type[End
     }
 
 
+@pytest.mark.slow
 def test_any_logged_metric_may_be_optimised(sweeper: type[EndsSweeper]) -> None:
     name = "validation/writer/response_tokens"
     with pytest.raises(TypeError, match="tuple"):  # this sweeper takes one number alone

@@ -203,7 +203,7 @@ def test_torch_free_rooms_load_without_torch() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=Path(__file__).parents[2],
     )
     assert result.stdout.strip() == "False", result.stderr

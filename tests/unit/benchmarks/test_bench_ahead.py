@@ -11,13 +11,13 @@ import torch
 
 from benchmarks.bench_ahead import main, run
 
+pytestmark = pytest.mark.usefixtures("without_curve")
 SMALL = {"iterations": 3, "samples": 2, "width": 32}
 
 
 @pytest.fixture(autouse=True)
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def threads() -> Iterator[None]:
     """The benchmark limits itself to one thread; other tests keep theirs."""
-    monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", lambda *args, **kwargs: None)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -28,6 +28,7 @@ def test_the_first_and_the_last_iteration_do_not_count() -> None:
     assert len(record["seconds"]) == 1 and record["median"] == record["seconds"][0] > record["waited"] >= 0
 
 
+@pytest.mark.slow
 def test_latency_is_waited_for_in_turns() -> None:
     # two agents speak twice each, so that at least four batches are generated
     assert run(0, 0.01, **SMALL)["waited"] > 0.04

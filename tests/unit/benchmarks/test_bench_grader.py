@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.bench_grader import MEGABYTE, Caller, draw, main, measure, render
 from drmas_pl.rewards.math import grade
+from tests.helpers.usual import usual
 
 
 def test_answers_depend_on_seed_and_index_alone() -> None:
@@ -15,6 +16,7 @@ def test_answers_depend_on_seed_and_index_alone() -> None:
     assert len({draw(seed, index) for seed in range(2) for index in range(20)}) > 30
 
 
+@pytest.mark.slow
 def test_hostile_answers_get_a_verdict_and_never_leave_the_statistics() -> None:
     verdicts = [grade(*draw(0, index)) for index in range(400)]
     statuses = Counter(verdict.status for verdict in verdicts)
@@ -22,16 +24,19 @@ def test_hostile_answers_get_a_verdict_and_never_leave_the_statistics() -> None:
     assert 0.15 < statuses["correct"] / len(verdicts) < 0.35
 
 
+@pytest.mark.slow
 def test_answers_of_a_megabyte_are_among_them_and_are_not_kept() -> None:
     index = next(index for index in range(2000) if len(draw(0, index)[0]) > MEGABYTE)
     assert grade(*draw(0, index)).status in ("wrong", "truncated")
 
 
-@pytest.mark.parametrize("caller", ["single", "threads", "asyncio"])
-def test_every_caller_gets_the_same_verdicts(caller: Caller) -> None:
-    measured = measure(caller, answers=200, seed=0, workers=1, timeout=60.0)
+@pytest.mark.parametrize("answers", usual([50, 200], [50]))
+@pytest.mark.parametrize("caller", usual(["single", "threads", "asyncio"], ["threads"]))
+def test_every_caller_gets_the_same_verdicts(caller: Caller, answers: int) -> None:
+    measured = measure(caller, answers=answers, seed=0, workers=1, timeout=60.0)
     expected = Counter(
-        f"{verdict.status} / {verdict.reason}" for verdict in (grade(*draw(0, index)) for index in range(200))
+        f"{verdict.status} / {verdict.reason}"
+        for verdict in (grade(*draw(0, index)) for index in range(answers))
     )
     assert measured.verdicts == expected
     assert measured.timeouts == 0

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -89,7 +89,6 @@ def controls_in(name: str, ids: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_control_tokens_of_a_prompt_are_those_of_its_frame(name: str, data: st.DataObject) -> None:
     tokenizer, template = tokenizer_of(name), data.draw(st.sampled_from(CASES[name][1]))
@@ -106,7 +105,6 @@ def test_control_tokens_of_a_prompt_are_those_of_its_frame(name: str, data: st.D
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_ordinary_text_is_encoded_as_it_always_was(name: str, data: st.DataObject) -> None:
     tokenizer, template = tokenizer_of(name), data.draw(st.sampled_from(CASES[name][1]))

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from drmas_pl.tools import doctor
 from drmas_pl.tools.doctor import Check
+from tests.helpers.pace import allowed
 
 ROOT = Path(__file__).parents[3]
 
@@ -238,11 +239,12 @@ def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hub_does_not_wait_for_a_hanging_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = allowed(3)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr(doctor, "_reaches_hub", lambda _: time.sleep(5))
+    monkeypatch.setattr(doctor, "_reaches_hub", lambda _: time.sleep(limit + 2))
     begin = time.monotonic()
     assert doctor.check_hub(timeout=0.1).status == "missing"
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < limit
 
 
 def test_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +340,7 @@ def test_help_loads_nothing_heavy() -> None:
         "print({'torch', 'lightning', 'numpy', 'packaging'} & set(sys.modules))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
     )
     assert result.stdout.splitlines()[-1] == "set()", result.stderr
 
@@ -348,7 +350,7 @@ def test_runs_as_a_script_in_a_bare_interpreter() -> None:
         [sys.executable, "-S", "tools/doctor.py", "--json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=ROOT,
     )
     assert result.returncode == 1, result.stderr

@@ -19,6 +19,7 @@ from drmas_pl.data.files import read_rows
 from drmas_pl.data.public_sets import MATH, SEARCH, PublicSet
 from drmas_pl.retrieval.bm25s import BM25sRetriever
 from drmas_pl.tools.prepare_data import main
+from tests.helpers.pace import allowed
 
 ROOT = Path(__file__).parents[3]
 
@@ -376,7 +377,7 @@ def test_help_is_fast_and_needs_no_torch() -> None:
     )
     start = time.monotonic()
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300, check=True
     )
     assert result.stdout.strip() == "[]"
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < allowed(5)

@@ -17,6 +17,8 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.retrieval import HttpRetriever
 from drmas_pl.retrieval.bm25s import BM25sRetriever
 from drmas_pl.tools.serve_retriever import build_parser, build_retriever, find_token, main
+from tests.helpers.pace import allowed
+from tests.helpers.usual import usual
 
 ROOT = Path(__file__).parents[3]
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -33,7 +35,7 @@ def start(*words: str) -> tuple[subprocess.Popen[str], str]:
     return program, found[0]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", usual([signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
 def test_serves_until_it_is_told_to_stop(stop: signal.Signals) -> None:
     program, url = start("retriever=bm25s", "retriever.k1=1.2", "--topk", "1")
     try:
@@ -46,7 +48,7 @@ def test_serves_until_it_is_told_to_stop(stop: signal.Signals) -> None:
         assert len(reply.json()["result"][0]) == 1
     finally:
         program.send_signal(stop)
-        _, err = program.communicate(timeout=30)
+        _, err = program.communicate(timeout=300)
     assert (program.returncode, err) == (0, "")
 
 
@@ -60,6 +62,7 @@ def post(url: str, token: str | None = None) -> int:
     return urllib3.request("POST", url, body=body, headers=headers).status
 
 
+@pytest.mark.slow
 def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRMAS_RETRIEVER_TOKEN", raising=False)
     program, url = start("--host", "0.0.0.0")
@@ -73,7 +76,7 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
         assert HttpRetriever(here).search(["France capital"], 1)[0][0].id == "capital:France"
     finally:
         program.terminate()
-        program.communicate(timeout=30)
+        program.communicate(timeout=300)
 
 
 def test_the_token_of_the_environment_is_asked_for_unless_everybody_may_ask(
@@ -107,13 +110,13 @@ def test_slow_clients_with_few_descriptors_keep_nobody_out() -> None:
         for index in range(200):
             slow.append(socket.create_connection(("127.0.0.1", port)))
             slow[-1].sendall(beginnings[index % 3])
-        client = HttpRetriever(found[0], timeout=5.0, retries=0, startup_timeout=0)
+        client = HttpRetriever(found[0], timeout=allowed(5.0), retries=0, startup_timeout=0)
         assert client.search(["France capital"], 1)[0][0].id == "capital:France"
     finally:
         for one in slow:
             one.close()
         program.terminate()
-        program.communicate(timeout=30)
+        program.communicate(timeout=300)
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ class Derived(GroupNormalizer):
         super().__init__(eps=eps)
 
 
-HERE = "tests.unit.tools.launch.test_compose"
+HERE = "tests.unit.drmas_pl.config.test_compose"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from drmas_pl.errors import ConfigError, DataError
 from drmas_pl.tools.program import importable_working_directory
 from drmas_pl.types import SamplingParams
 
-HERE = "tests.unit.tools.launch.test_construct"
+HERE = "tests.unit.drmas_pl.config.test_construct"
 
 
 class Base:

@@ -10,7 +10,7 @@ from drmas_pl.config.keys import check_keys
 from drmas_pl.env import TextEnv
 from drmas_pl.errors import ConfigError
 
-HERE = "tests.unit.tools.launch.test_keys"
+HERE = "tests.unit.drmas_pl.config.test_keys"
 
 
 class Narrow(TextEnv):

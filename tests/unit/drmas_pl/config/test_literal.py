@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -24,7 +24,6 @@ TEXT = st.text(
 
 
 @given(TEXT)
-@settings(max_examples=500, deadline=None)
 def test_every_character_survives_quoting(text: str) -> None:
     value = OverridesParser.create().parse_override(f"++a={quoted(escaped(text))}").value()
     config = OmegaConf.create({"a": value, "again": "<${a}>"})
@@ -32,7 +31,6 @@ def test_every_character_survives_quoting(text: str) -> None:
 
 
 @given(TEXT)
-@settings(max_examples=300, deadline=None)
 def test_plain_data_survives_being_a_configuration(text: str) -> None:
     data = {"a": {"b": [text, 1, None]}}
     assert OmegaConf.to_container(OmegaConf.create(escaped(data)), resolve=True) == data
@@ -41,7 +39,6 @@ def test_plain_data_survives_being_a_configuration(text: str) -> None:
 @given(
     st.sampled_from(("resume", "output_dir", "checkpoint", "output", "trajectories", "engine.python")), TEXT
 )
-@settings(max_examples=300, deadline=None)
 def test_one_path_is_one_path(key: str, text: str) -> None:
     (word,) = literal_values([f"++{key}={text}"], multirun=True)
     override = OverridesParser.create().parse_override(word)

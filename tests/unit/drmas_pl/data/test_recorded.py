@@ -12,7 +12,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -137,7 +137,6 @@ floats = st.floats(allow_nan=False)
         st.none() | st.booleans() | st.integers() | floats | st.lists(st.text()),
     ),
 )
-@settings(max_examples=80, deadline=None)
 def test_any_value_survives(
     logprobs: list[float], text: str, metric: float, metadata: dict[str, Any]
 ) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drmas_pl.data.schedule import TaskSchedule, TaskStream, split_evenly
@@ -53,7 +53,6 @@ def test_an_iteration_that_ends_with_the_epoch_is_followed_by_a_new_permutation(
     seed=st.integers(0, 3),
     asked=st.lists(st.integers(0, 120), min_size=1, max_size=5),
 )
-@settings(max_examples=150, deadline=None)
 def test_an_iteration_does_not_depend_on_what_was_asked_before(
     sizes: list[int], total: int, seed: int, asked: list[int]
 ) -> None:

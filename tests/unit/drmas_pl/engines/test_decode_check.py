@@ -21,6 +21,16 @@ from tests.helpers.families import VOCABULARY, exists, tiny
 PAGE = (Path(__file__).parents[4] / "docs" / "engines.md").read_text()
 ROWS = re.findall(r"^\| (split|joined, [^|]*|refused: [^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
 FAMILIES = [(family, how) for how, cell in ROWS for family in re.findall(r"`(\w+)`", cell)]
+# the families that are trained most, and the first of every way to decode
+USUAL = {
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma2",
+    "gpt2",
+    *{how: family for family, how in reversed(FAMILIES)}.values(),
+}
 PROMPTS = ((5, 6, 7, 8, 9, 10, 11), (12, 13, 14))
 
 
@@ -51,7 +61,13 @@ def test_the_table_is_read() -> None:
     assert len(FAMILIES) > 50 and len({how for _, how in FAMILIES}) == 4
 
 
-@pytest.mark.parametrize(("family", "how"), FAMILIES, ids=[family for family, _ in FAMILIES])
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [
+        pytest.param(family, how, id=family, marks=[] if family in USUAL else pytest.mark.slow)
+        for family, how in FAMILIES
+    ],
+)
 def test_a_family_is_decoded_as_the_table_says(
     family: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -82,7 +82,6 @@ SCORES = st.sampled_from([0.0, 1.0, 0.5, -0.25, 0.99, NAN, math.inf])
 ROWS = st.lists(st.tuples(SCORES, *[st.integers(0, 3)] * 4), min_size=1, max_size=14)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     ROWS,
     st.sampled_from(["zero", "raw", "agent_batch"]),

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -79,7 +79,6 @@ def test_the_four_scope_pairs_have_their_closed_forms() -> None:
             assert got.item() == pytest.approx(value.item(), rel=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 1.0, 0.25, 0.5]), st.integers(0, 1), st.integers(0, 2)),

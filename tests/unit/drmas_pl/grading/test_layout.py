@@ -5,6 +5,7 @@ import time
 import pytest
 
 from drmas_pl.grading.layout import strip_layout
+from tests.helpers.pace import allowed
 
 
 @pytest.mark.parametrize(
@@ -50,4 +51,4 @@ def test_layout_goes(text: str, plain: str) -> None:
 def test_long_texts_take_no_time(unit: str) -> None:
     started = time.process_time()
     strip_layout((unit * 2000)[:2000])
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < allowed(0.5)

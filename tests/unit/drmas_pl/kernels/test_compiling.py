@@ -19,6 +19,7 @@ from drmas_pl.kernels.compiling import compile_layers
 from drmas_pl.kernels.policy_logprobs import response_logprobs
 from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.toy import make_groups
+from tests.helpers.usual import usual
 from tests.helpers.wide import branching_rows, wide_policy
 
 CPU = torch.device("cpu")
@@ -55,7 +56,7 @@ def assert_equal(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) 
         assert (ours - plain).norm() <= 1e-5 * plain.norm()
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", usual([False, True], [True]))
 def test_values_and_gradients_are_those_of_the_policy(checkpointing: bool, calls: list[nn.Module]) -> None:
     plain, policy = wide_policy(), wide_policy()
     compile_layers(policy, device=CPU)

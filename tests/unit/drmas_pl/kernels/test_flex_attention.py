@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -83,7 +83,6 @@ def trees(draw: st.DrawFn) -> PackedRows:
     return pad_to_blocks(pack_rows(collate(rows, pad_id=0, denominator=1.0), min_saved=1))
 
 
-@settings(max_examples=40, deadline=None)
 @given(trees())
 def test_the_mask_is_that_of_a_loop_over_pairs(packed: PackedRows) -> None:
     tokens = packed.input_ids.shape[1]

@@ -26,6 +26,7 @@ from drmas_pl.engines import model_runner as forward_module
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.kernels.fused_step import FusedStep, can_fuse
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
+from tests.helpers.usual import usual
 from tests.helpers.wide import wide_policy
 
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -129,7 +130,7 @@ def test_autocast_computes_in_half_precision_and_agrees_with_the_modules() -> No
 
 
 @pytest.mark.parametrize("precision", ["autocast", "weights"])
-@pytest.mark.parametrize("hidden_size", [128, 256])
+@pytest.mark.parametrize("hidden_size", usual([128, 256], [128]))
 def test_later_turns_go_on_from_earlier_ones_in_half_precision(precision: str, hidden_size: int) -> None:
     policy = family("llama", hidden_size=hidden_size)
     if precision == "weights":

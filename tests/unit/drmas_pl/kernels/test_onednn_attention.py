@@ -12,6 +12,7 @@ from drmas_pl.algorithms.token_batch import collate
 from drmas_pl.kernels import onednn_attention as module
 from drmas_pl.kernels.onednn_attention import Stretch, rotated_attention, stretches
 from drmas_pl.kernels.packed_layout import Segment, pack_rows
+from tests.helpers.usual import usual
 from tests.helpers.wide import branching_rows, dense_mask
 
 SIZE = 16
@@ -93,7 +94,7 @@ def test_short_neighbours_share_a_stretch_and_long_ones_are_cut() -> None:
     assert parts[3].mask is parts[4].mask
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", usual(range(3), [0]))
 @pytest.mark.parametrize(("heads", "groups"), [(3, 1), (2, 3), (1, 4)])
 @pytest.mark.parametrize("kept", [0, 40, 256])
 def test_result_and_gradients_equal_dense_attention(

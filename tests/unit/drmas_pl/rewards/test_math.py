@@ -20,6 +20,8 @@ from drmas_pl.grading.shapes import Value
 from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards import Verdict
 from drmas_pl.rewards.math import grade, grade_cheaply
+from tests.helpers.pace import allowed
+from tests.helpers.usual import sampled, usual
 
 CASES = Path(__file__).parents[3] / "cases"
 SHARED = json.loads((CASES / "math_pairs.json").read_text())["pairs"]
@@ -133,7 +135,7 @@ def boxed(answer: str) -> str:
     return rf"\boxed{{{answer}}}"
 
 
-@pytest.mark.parametrize("case", [*SHARED, *OWN], ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", sampled([*SHARED, *OWN], 150), ids=lambda case: case["id"])
 def test_corpus(case: dict[str, Any]) -> None:
     assert grade(case["prediction"], case["gold"]).status in case["expected"].split("-or-")
 
@@ -152,9 +154,14 @@ def has_own_precision_or_unit(text: str) -> bool:
     )
 
 
-def test_credit_is_symmetric_but_for_precision_and_units() -> None:
+# all pairs, and every tenth
+SHARES = pytest.mark.parametrize("step", usual([1, 10], [10]))
+
+
+@SHARES
+def test_credit_is_symmetric_but_for_precision_and_units(step: int) -> None:
     compared = 0
-    for case in (*SHARED, *OWN):
+    for case in (*SHARED, *OWN)[::step]:
         box = last_box(case["prediction"])
         if (
             box is None
@@ -167,7 +174,7 @@ def test_credit_is_symmetric_but_for_precision_and_units() -> None:
         assert (
             grade(boxed(case["gold"]), box.content).score == grade(case["prediction"], case["gold"]).score
         ), case
-    assert compared > 300
+    assert compared > 300 / step
 
 
 @pytest.mark.parametrize(
@@ -236,7 +243,8 @@ def test_no_answer_makes_a_readable_reference_ungradable(answer: str, reference:
     assert grade(boxed(answer), reference).status == "wrong"
 
 
-def test_gradability_depends_on_the_reference_alone() -> None:
+@SHARES
+def test_gradability_depends_on_the_reference_alone(step: int) -> None:
     answers = [
         "5",
         "x^2",
@@ -247,7 +255,7 @@ def test_gradability_depends_on_the_reference_alone() -> None:
         "? ?",
         r"(1,\infty)\setminus\{2\}",
     ]
-    for reference in sorted({case["gold"] for case in OWN})[::3]:
+    for reference in sorted({case["gold"] for case in OWN})[:: 3 * step]:
         statuses = {grade(boxed(answer), reference).status for answer in (*answers, reference or "0")}
         assert statuses in ({"ungradable"}, {"correct", "wrong"}, {"correct"}, {"wrong"}), (
             reference,
@@ -255,13 +263,14 @@ def test_gradability_depends_on_the_reference_alone() -> None:
         )
 
 
-def test_cheap_grading_never_contradicts_the_full_one() -> None:
-    decided = 0
-    for case in (*SHARED, *OWN):
+@SHARES
+def test_cheap_grading_never_contradicts_the_full_one(step: int) -> None:
+    decided, cases = 0, (*SHARED, *OWN)[::step]
+    for case in cases:
         verdict = grade_cheaply(case["prediction"], case["gold"])
         decided += verdict is not None
         assert verdict in (None, grade(case["prediction"], case["gold"]))
-    assert decided > 0.7 * len(SHARED + OWN)
+    assert decided > 0.7 * len(cases)
 
 
 def test_failures_of_the_symbolic_layer_are_ungradable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +297,7 @@ def test_size_attacks_return_at_once(answer: str, reference: str) -> None:
     started = time.process_time()
     for pair in ((answer, reference), (reference, answer)):
         assert grade(boxed(pair[0]), pair[1]).status in ("wrong", "ungradable")
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < allowed(0.5)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +326,7 @@ def test_size_attacks_return_at_once(answer: str, reference: str) -> None:
 def test_long_answers_return_at_once(answer: str) -> None:
     started = time.process_time()
     assert grade(r"\boxed{" + answer + "}", "5").status in ("wrong", "truncated")
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < allowed(0.5)
 
 
 def test_cheap_grading_takes_microseconds() -> None:
@@ -325,7 +334,7 @@ def test_cheap_grading_takes_microseconds() -> None:
     started = time.process_time()
     for _ in range(2000):
         grade(text, "42")
-    assert (time.process_time() - started) / 2000 < 100e-6
+    assert (time.process_time() - started) / 2000 < allowed(100e-6)
 
 
 def test_grading_works_in_threads() -> None:
@@ -353,6 +362,7 @@ def fuzz(count: int, seed: int) -> Counter[str]:
     """Grade random answers; every one must return a verdict soon, and none may be right by accident."""
     generator = random.Random(seed)
     statuses: Counter[str] = Counter()
+    limit = allowed(5)
     for _ in range(count):
         answer = "".join(
             generator.choice(FRAGMENTS) for _ in range(generator.randint(1, generator.choice([4, 8, 16, 40])))
@@ -360,16 +370,17 @@ def fuzz(count: int, seed: int) -> Counter[str]:
         reference = generator.choice(REFERENCES)
         started = time.process_time()
         verdict = grade(boxed(answer), reference)
-        assert time.process_time() - started < 5, (answer, reference)
+        assert time.process_time() - started < limit, (answer, reference)
         assert verdict.reason not in ("grader error", "symbolic"), (answer, reference, verdict)
         statuses[verdict.status] += 1
     return statuses
 
 
-def test_random_answers_earn_nothing() -> None:
-    statuses = fuzz(1000, seed=0)
+@pytest.mark.parametrize("count", usual([200, 1000], [200]))
+def test_random_answers_earn_nothing(count: int) -> None:
+    statuses = fuzz(count, seed=0)
     assert statuses["correct"] <= 10
-    assert statuses.total() == 1000
+    assert statuses.total() == count
 
 
 @pytest.mark.slow
@@ -409,8 +420,9 @@ def check_formulas(count: int, seed: int) -> None:
         assert other.status in ("wrong", "ungradable"), (text, other)
 
 
-def test_random_formulas_equal_themselves_only() -> None:
-    check_formulas(150, seed=0)
+@pytest.mark.parametrize("count", usual([30, 150], [30]))
+def test_random_formulas_equal_themselves_only(count: int) -> None:
+    check_formulas(count, seed=0)
 
 
 @pytest.mark.slow

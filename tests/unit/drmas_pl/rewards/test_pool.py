@@ -18,6 +18,7 @@ from drmas_pl.rewards import Verdict, process
 from drmas_pl.rewards import pool as module
 from drmas_pl.rewards.math import grade
 from drmas_pl.rewards.pool import GraderPool
+from tests.helpers.pace import allowed
 
 STUCK = "tests.unit.drmas_pl.rewards.stuck_worker"
 SYMBOLIC = (r"So \boxed{\sqrt{12}}", r"2\sqrt{3}")
@@ -25,7 +26,7 @@ SYMBOLIC = (r"So \boxed{\sqrt{12}}", r"2\sqrt{3}")
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[GraderPool]:
-    with GraderPool(workers=2, timeout=20.0) as shared:
+    with GraderPool(workers=2, timeout=allowed(20.0)) as shared:
         yield shared
 
 
@@ -83,17 +84,18 @@ def test_a_stuck_worker_is_a_timeout_and_the_next_answer_is_fine(monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(process, "_MODULE", STUCK)
             assert single.grade(*SYMBOLIC) == Verdict("ungradable", "timeout", r"\sqrt{12}")
-        single._timeout = 20.0
+        single._timeout = allowed(20.0)
         assert single.grade(*SYMBOLIC).status == "correct"
 
 
 def test_waiting_in_the_queue_is_not_run_time() -> None:
-    with GraderPool(workers=1, timeout=2.0) as single:
+    limit = allowed(2.0)
+    with GraderPool(workers=1, timeout=limit) as single:
         single.grade(*SYMBOLIC)
         run = single._workers[0].grade
 
         def slow(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(0.5)
+            time.sleep(limit / 4)
             return run(*args, **kwargs)
 
         single._workers[0].grade = slow  # type: ignore[method-assign]
@@ -102,7 +104,7 @@ def test_waiting_in_the_queue_is_not_run_time() -> None:
 
 
 def test_a_worker_killed_once_is_retried_and_twice_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    with GraderPool(workers=1, timeout=20.0) as single:
+    with GraderPool(workers=1, timeout=allowed(20.0)) as single:
         single.grade(*SYMBOLIC)
         os.kill(single._workers[0].pid or 0, signal.SIGKILL)
         assert single.grade(*SYMBOLIC).status == "correct"
@@ -116,7 +118,7 @@ def test_a_worker_killed_once_is_retried_and_twice_is_given_up(monkeypatch: pyte
 
 def wait_for_process(single: GraderPool) -> int:
     """Return the process id of the first worker that runs."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + allowed(60)
     while (pid := next((worker.pid for worker in single._workers if worker.pid is not None), None)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -130,7 +132,7 @@ def test_a_worker_killed_while_grading_is_retried(monkeypatch: pytest.MonkeyPatc
             patch.setattr(process, "_MODULE", STUCK)
             patch.setenv("STUCK_WORKER_BEGAN", str(began))
             future = single.submit(*SYMBOLIC)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + allowed(60)
             while not began.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             stuck = single._workers[0].pid

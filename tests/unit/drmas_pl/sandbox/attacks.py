@@ -23,7 +23,7 @@ class Attack:
 
     program: str
     holds: Holds
-    timeout: float = 10.0
+    timeout: float = 60.0
 
 
 def printed(text: str) -> Holds:

@@ -112,7 +112,7 @@ def test_holds_for_an_ordinary_user(how: str, public_folder: Path) -> None:
         extra_groups=[],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
     )
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout) == []

@@ -17,6 +17,7 @@ import pytest
 from drmas_pl.errors import SandboxError
 from drmas_pl.sandbox import BuiltinSandbox, Sandbox, SandboxPool, SandboxResult
 from drmas_pl.sandbox.base import Isolation
+from tests.helpers.pace import allowed
 
 
 class Counting(Sandbox):
@@ -125,4 +126,4 @@ def test_a_thousand_programs_leave_nothing_and_are_quick() -> None:
     gc.collect()
     assert leftovers() == before
     assert psutil.Process().memory_info().rss - memory < 8 * 2**20
-    assert seconds < 1 / 20, f"{1 / seconds:.0f} programs per second and core"
+    assert seconds < allowed(1 / 20), f"{1 / seconds:.0f} programs per second and core"

@@ -61,6 +61,7 @@ def test_the_summary_is_replaced_whole(folder: RunDirectory) -> None:
     assert not list(folder.path.glob(".writing-*"))
 
 
+@pytest.mark.usefixtures("curve")
 def test_the_curve_is_drawn_from_the_records(folder: RunDirectory) -> None:
     folder.append_metrics(
         {
@@ -74,6 +75,7 @@ def test_the_curve_is_drawn_from_the_records(folder: RunDirectory) -> None:
     assert folder.plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("curve")
 def test_a_run_without_records_can_be_drawn(tmp_path: Path) -> None:
     RunDirectory(tmp_path).draw(["writer"], "toy")
     assert (tmp_path / "plot.png").stat().st_size > 1000

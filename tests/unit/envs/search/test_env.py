@@ -23,6 +23,7 @@ from drmas_pl.errors import RetrievalError, TrainingStopped
 from drmas_pl.retrieval import Passage, Retriever
 from drmas_pl.testing.conformance import check_env as drmas_check_env
 from drmas_pl.types import Task
+from tests.helpers.pace import allowed
 
 TASK = Task("t", "Where is Lyon?", ("France", "the French Republic"))
 
@@ -215,7 +216,7 @@ def test_dropping_tags_in_one_pass_is_dropping_them_until_none_is_left() -> None
 def test_long_passages_full_of_tags_are_shown_at_once(text: str) -> None:
     start = time.process_time()
     show_passages([Passage("1", "", text, 1.0)], 10**6)
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < allowed(1)
     assert len(show_passages([Passage("1", "", text, 1.0)], 100)) <= 100
 
 

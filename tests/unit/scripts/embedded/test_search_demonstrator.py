@@ -46,12 +46,14 @@ def play_all(atlas: Atlas, team: HierarchyTeam, noise: Noise) -> tuple[dict[str,
     return {name: sum(values) / len(values) for name, values in scores.items()}, states
 
 
+@pytest.mark.slow
 def test_without_noise_nearly_every_question_is_solved(atlas: Atlas, team: HierarchyTeam) -> None:
     scores, states = play_all(atlas, team, PERFECT)
     assert min(scores.values()) > 0.97
     assert all((state.words["verifier"] == "yes") == (state.known == state.hops) for state in states)
 
 
+@pytest.mark.slow
 def test_noise_makes_a_mediocre_team_that_is_worst_on_two_hops(atlas: Atlas, team: HierarchyTeam) -> None:
     scores, states = play_all(atlas, team, Noise())
     assert 0.3 < scores["geo_one_hop"] < 0.6

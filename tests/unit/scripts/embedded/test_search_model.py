@@ -59,6 +59,7 @@ def test_is_small_and_its_tokenizer_fits(shipped: tuple[Any, Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_is_a_mediocre_team_with_good_manners(shipped: tuple[Any, Any], search_team: HierarchyTeam) -> None:
     tasks = read_tasks("embedded:search/validation")[::6]
     greedy = evaluate(*shipped, TEMPLATES, search_team, tasks, temperature=0.0)

@@ -24,6 +24,7 @@ def test_most_episodes_are_disguised(
     assert sum(tree not in known for tree in drawn) / len(drawn) == pytest.approx(DISGUISED, abs=0.08)
 
 
+@pytest.mark.slow
 def test_a_short_warmup_lowers_the_loss(
     search_tokenizer: PreTrainedTokenizerFast,
     search_episodes: list[Episode],
@@ -46,6 +47,7 @@ def test_demonstrations_are_the_same_on_every_run(
     assert demonstrate(tasks, search_team, atlas, noise=Noise(), seed=1) != search_episodes
 
 
+@pytest.mark.slow
 def test_evaluation_plays_what_the_model_says(
     search_team: HierarchyTeam, search_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_gap_moves_every_normaliser_but_dr_mas(turns: tuple[TurnBatch, torch.T
     assert measured["dr_mas_std", 10.0] > 10 * measured["dr_mas_std", 0.0]
 
 
+@pytest.mark.slow
 def test_runs_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = stability.run_training(tmp_path, regimes=["price"], seeds=[0], size=TOY)
     files = sorted(path.name for path in (tmp_path / "runs").iterdir())
@@ -117,6 +118,7 @@ def test_normalisers_of_one_seed_play_the_same_tasks() -> None:
     assert first == second != other
 
 
+@pytest.mark.slow
 def test_part_a_writes_results_and_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -283,6 +283,7 @@ def test_a_server_that_cannot_start_says_why(make_engine: Any) -> None:
         engine.wake()
 
 
+@pytest.mark.slow
 def test_a_server_ends_when_the_trainer_does_however_that_ends(tmp_path: Path) -> None:
     code = f"""
     import os, sys
@@ -305,7 +306,7 @@ def test_a_server_ends_when_the_trainer_does_however_that_ends(tmp_path: Path) -
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         env=environment,
     )
     assert result.returncode == -9, result.stderr

@@ -17,28 +17,30 @@ import sys, torch
 from datetime import timedelta
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import _new_process_group_helper, rendezvous
-name, port = sys.argv[1], sys.argv[2]
-store, rank, size = next(rendezvous(f"tcp://127.0.0.1:{port}", 1, 2, timeout=timedelta(seconds=60)))
-group, _ = _new_process_group_helper(size, rank, [], dist.Backend("gloo"), dist.PrefixStore(name, store), group_name=name,
-                                     timeout=timedelta(seconds=60))
-for shape, dtype in (((2, 3), torch.float32), ((4,), torch.bfloat16)):
-    tensor = torch.empty(shape, dtype=dtype)
-    group.broadcast(tensor, 0).wait()
-    print(tensor.float().sum().item(), flush=True)
+limit = timedelta(seconds=600)
+for name, port in zip(sys.argv[1::2], sys.argv[2::2]):
+    store, rank, size = next(rendezvous(f"tcp://127.0.0.1:{port}", 1, 2, timeout=limit))
+    group, _ = _new_process_group_helper(size, rank, [], dist.Backend("gloo"), dist.PrefixStore(name, store), group_name=name,
+                                         timeout=limit)
+    for shape, dtype in (((2, 3), torch.float32), ((4,), torch.bfloat16)):
+        tensor = torch.empty(shape, dtype=dtype)
+        group.broadcast(tensor, 0).wait()
+        print(tensor.float().sum().item(), flush=True)
 """
 
 
 def test_both_halves_meet_and_tensors_arrive_in_order() -> None:
-    for name in ("first", "second"):
-        port = free_port("127.0.0.1")
-        words = [sys.executable, "-c", textwrap.dedent(RECEIVER), name, str(port)]
-        other = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        group = UpdateGroup(name, backend="gloo", world_size=2, host="127.0.0.1", port=port, timeout=60.0)
+    ports = {name: free_port("127.0.0.1") for name in ("first", "second")}
+    words = [str(word) for pair in ports.items() for word in pair]
+    command = [sys.executable, "-c", textwrap.dedent(RECEIVER), *words]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for name, port in ports.items():
+        group = UpdateGroup(name, backend="gloo", world_size=2, host="127.0.0.1", port=port, timeout=600.0)
         group.broadcast([torch.full((2, 3), 1.5), torch.full((4,), 2.0, dtype=torch.bfloat16)])
-        out, err = other.communicate(timeout=60)
         group.close()
-        assert out.split() == ["9.0", "8.0"], err
         assert not torch.distributed.is_initialized()
+    out, err = other.communicate(timeout=600)
+    assert out.split() == ["9.0", "8.0"] * 2, err
 
 
 def test_a_server_that_does_not_come_is_an_error_in_time() -> None:
