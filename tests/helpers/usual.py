@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -14,12 +13,3 @@ def usual(cases: Sequence[Any], names: Collection[Any]) -> list[Any]:
     lost = [name for name in names if name not in cases]
     assert not lost, f"{lost} are none of the cases {cases}"
     return [case if case in names else pytest.param(case, marks=pytest.mark.slow) for case in cases]
-
-
-def sampled(cases: Sequence[Any], count: int, *, seed: int = 0) -> list[Any]:
-    """Keep as many cases as ``count``, drawn with ``seed``, in the default suite."""
-    kept = set(random.Random(seed).sample(range(len(cases)), min(count, len(cases))))
-    return [
-        case if place in kept else pytest.param(case, marks=pytest.mark.slow)
-        for place, case in enumerate(cases)
-    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.usual import sampled, usual
+from tests.helpers.usual import usual
 
 
 def slow(cases: list[Any]) -> list[Any]:
@@ -19,10 +19,3 @@ def test_named_cases_stay_and_no_case_is_lost() -> None:
     assert len(cases) == 3 and cases[1] == "b" and slow(cases) == ["a", "c"]
     with pytest.raises(AssertionError, match=r"\['x'\] are none of the cases"):
         usual(["a"], ["x"])
-
-
-def test_a_sample_is_the_same_in_every_process() -> None:
-    cases = sampled(range(100), 10)
-    assert len(cases) == 100 and len(slow(cases)) == 90
-    assert slow(cases) == slow(sampled(range(100), 10)) != slow(sampled(range(100), 10, seed=1))
-    assert slow(sampled(range(3), 10)) == []

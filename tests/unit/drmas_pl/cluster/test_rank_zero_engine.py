@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from drmas_pl.cluster import first_rank
+from drmas_pl.cluster import rank_zero_engine
 from drmas_pl.cluster.rank_zero_engine import RankZeroServerEngine, devices_beside_rank_zero
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.errors import EngineError
@@ -96,7 +96,7 @@ def test_other_ranks_do_nothing_and_refuse_to_generate() -> None:
 def test_shares_are_put_together_when_it_wakes_and_when_there_is_news_while_it_is_awake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_rank, "is_sharded", lambda policy: True)
+    monkeypatch.setattr(rank_zero_engine, "is_sharded", lambda policy: True)
     engine, journal = make(0)
     engine.sync(1)
     engine.wake()
@@ -122,5 +122,5 @@ def test_shares_are_put_together_when_it_wakes_and_when_there_is_news_while_it_i
 def test_devices_are_those_on_the_first_ranks_machine_in_the_order_of_ranks(
     places: list[Any], devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_rank, "gather_lists", lambda own, fabric: [[place] for place in places])
+    monkeypatch.setattr(rank_zero_engine, "gather_lists", lambda own, fabric: [[place] for place in places])
     assert devices_beside_rank_zero(places[0], SimpleNamespace()) == devices  # type: ignore[arg-type]
