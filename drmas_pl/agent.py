@@ -25,7 +25,12 @@ from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
 from drmas_pl.kernels.policy_logprobs import response_logprobs
 from drmas_pl.models import agent_files as agent_io
-from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.optim import (
+    OptimizerSettings,
+    build_optimizer,
+    describe_optimizer,
+    make_optimizer_settings,
+)
 from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
 from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.tokens import decode
@@ -51,7 +56,8 @@ class Agent(L.LightningModule):
         on_truncated: Whether a turn cut by the token limit is penalised like an invalid one, kept as it is, or left out of training.
         objective: The loss: an :class:`~drmas_pl.algorithms.objective.Objective`, which is kept as it is, or settings of
             :class:`~drmas_pl.algorithms.objective.PolicyObjective`.
-        optimizer: Optimizer settings for a stock Trainer; worker groups bring their own.
+        optimizer: Optimizer settings for a stock Trainer, or what :func:`~drmas_pl.optim.make_optimizer_settings` reads them from; worker
+            groups bring their own.
 
     Raises:
         TypeError: An argument is of another type.
@@ -95,9 +101,7 @@ class Agent(L.LightningModule):
         self.invalid_penalty = invalid_penalty
         self.on_truncated = on_truncated
         self.objective = make_objective(objective)
-        self.optimizer_settings = (
-            optimizer if isinstance(optimizer, OptimizerSettings) else OptimizerSettings(**(optimizer or {}))
-        )
+        self.optimizer_settings = make_optimizer_settings(optimizer)
         self.policy: nn.Module | None = None
         self.tokenizer: Any = None
         self.end_ids: frozenset[int] = frozenset()
@@ -249,7 +253,7 @@ class Agent(L.LightningModule):
         return batch.to(device) if isinstance(batch, TokenBatch) else batch
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return AdamW over the policy, for use in a stock Trainer."""
+        """Return the optimizer over the policy, for use in a stock Trainer."""
         return build_optimizer(self._bound().parameters(), self.optimizer_settings)
 
     def settings(self) -> dict[str, Any]:
@@ -263,7 +267,7 @@ class Agent(L.LightningModule):
             "invalid_penalty": self.invalid_penalty,
             "on_truncated": self.on_truncated,
             "objective": describe_objective(self.objective),
-            "optimizer": asdict(self.optimizer_settings),
+            "optimizer": describe_optimizer(self.optimizer_settings),
         }
 
     def save(self, folder: Path, *, model: str) -> None:

@@ -7,7 +7,7 @@ instead of over the task alone. Estimators with other baselines are in the sibli
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from drmas_pl.algorithms.turn_batch import Scope, TurnBatch, check_scope
+from drmas_pl.errors import ContractError
 from drmas_pl.functional.advantages import SingletonRule, group_normalize
+from drmas_pl.utils.validation import shown
 
 Unit = Literal["turn", "trajectory"]
 
@@ -90,6 +92,47 @@ class AdvantageEstimator(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned."""
+
+
+@dataclass(frozen=True)
+class FunctionEstimator(AdvantageEstimator):
+    """Advantages that a plain function of the table returns.
+
+    Attributes:
+        function: Returns (N,) advantages; what it gives for rows that are not trained is replaced by 0.
+    """
+
+    function: Callable[[TurnBatch], Tensor]
+
+    def __call__(self, table: TurnBatch) -> Tensor:
+        """Return (N,) float32 advantages.
+
+        Raises:
+            ContractError: The function returned something else.
+        """
+        found = self.function(table)
+        if not isinstance(found, Tensor) or found.shape != (len(table),):
+            raise ContractError(
+                f"an estimator must return one advantage per turn, a tensor of shape ({len(table)},), got {shown(found)}"
+            )
+        return torch.where(table.trained, found, 0.0).to(torch.float32)
+
+
+def as_estimator(estimator: AdvantageEstimator | Callable[[TurnBatch], Tensor] | None) -> AdvantageEstimator:
+    """Return an estimator as it is, a function of the table as one, and Dr. MAS for None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if estimator is None:
+        return GroupNormalizer()
+    if isinstance(estimator, AdvantageEstimator):
+        return estimator
+    if isinstance(estimator, type) or not callable(estimator):
+        raise TypeError(
+            f"estimator must be an AdvantageEstimator or a function from a TurnBatch to advantages, got {shown(estimator)}"
+        )
+    return FunctionEstimator(estimator)
 
 
 @dataclass(frozen=True)

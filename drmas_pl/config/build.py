@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 
 from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.config.cluster import cluster_critics, cluster_groups, cluster_settings, driver_config
-from drmas_pl.config.construct import build, construct, settings
+from drmas_pl.config.construct import build, build_callable, construct, settings
 from drmas_pl.config.critics import configured_critics, critic_settings, planned_critics
 from drmas_pl.config.engines import build_engine, check_engine_address, engine_sections
 from drmas_pl.config.roles import (
@@ -44,7 +44,6 @@ from drmas_pl.utils.memory import keep_freed_memory
 from drmas_pl.utils.validation import shown
 from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
 from drmas_pl.workers.protocols import PolicyWorkerProtocol
-from drmas_pl.workers.schedule import GroupSchedule
 
 log = logging.getLogger(__name__)
 
@@ -249,9 +248,9 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     ]
     objects = {
         "output_dir": config["output_dir"],
-        "estimator": build(config["advantage"], "advantage"),
-        "credit": build(config["credit"], "credit"),
-        "schedule": settings(GroupSchedule, config["schedule"], "schedule"),
+        "estimator": build_callable(config["advantage"], "advantage"),
+        "credit": build_callable(config["credit"], "credit"),
+        "schedule": build_callable(config["schedule"], "schedule"),
         "rollout": settings(RolloutSettings, rollout, "rollout"),
         "evaluation": settings(EvaluationSettings, {**evaluation, "sampling": sampling}, "evaluation"),
         "seed": config["seed"],

@@ -11,9 +11,9 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from drmas_pl.config.construct import settings
+from drmas_pl.config.keys import OPTIMIZER_KEYS
 from drmas_pl.config.model_settings import ModelSettings, named_model
-from drmas_pl.config.roles import load_named
-from drmas_pl.optim import OptimizerSettings
+from drmas_pl.config.roles import load_named, optimizer_settings, over_run
 from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.build_critics import CriticSharing, ValueWorkerPlan, build_critics, plan_critics
 from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
@@ -44,8 +44,9 @@ def critic_settings(config: Mapping[str, Any]) -> ValueWorkerSettings:
     own = {key: value for key, value in config["critic"].items() if key not in ("model", "sharing")}
     run = config["optimizer"]["lr"]
     rate = FASTER * (config["model"]["lr"] if run is None else run)
-    optimizer = {**own["optimizer"], "lr": rate if own["optimizer"]["lr"] is None else own["optimizer"]["lr"]}
-    checked = settings(OptimizerSettings, optimizer, "critic.optimizer")
+    optimizer = over_run(config["optimizer"], own["optimizer"], common=OPTIMIZER_KEYS)
+    optimizer["lr"] = rate if own["optimizer"].get("lr") is None else own["optimizer"]["lr"]
+    checked = optimizer_settings(optimizer, "critic.optimizer")
     return settings(
         ValueWorkerSettings,
         {**own, "optimizer": checked, "dump_folder": f"{config['output_dir']}/skipped"},

@@ -19,11 +19,13 @@ from drmas_pl.errors import ConfigError
 ROLE_SETTINGS = {
     "model": "drmas_pl.config.model_settings.ModelSettings",
     "sampling": "drmas_pl.types.SamplingParams",
-    "objective": "drmas_pl.algorithms.objective.PolicyObjective",
-    "optimizer": "drmas_pl.optim.OptimizerSettings",
     "update": "drmas_pl.workers.learner.UpdateSettings",
 }
-ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS)
+# sections of a role that build what the run's section of the same name names, unless they name something else
+ROLE_PARTS = ("objective", "optimizer")
+ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS, *ROLE_PARTS)
+# what every optimizer has, whatever its class
+OPTIMIZER_KEYS = ("lr", "schedule", "warmup_ratio")
 TARGET_KEYS = ("_target_", "_partial_")
 # mappings whose keys are names of agents, worker groups, data sources or columns
 BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups", "data.weights", "data.columns")
@@ -81,6 +83,8 @@ def replaced_keys(config: Mapping[str, Any], place: str, target: str) -> list[st
 
 def _kept(place: str) -> Sequence[str]:
     """Return the settings of a place that are nobody's arguments, or everybody's."""
+    if place.rpartition(".")[2] == "optimizer":
+        return OPTIMIZER_KEYS
     if place.startswith("agents.roles."):
         return (*ROLE_KEYS, *signature("drmas_pl.agent.Agent", place).names)
     return {"env": ("name",), "agents": ("name", "roles")}.get(place, ())
@@ -129,6 +133,17 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{prefix}.{name}" for name in ROLE_KEYS)
         for section, kind in ROLE_SETTINGS.items():
             yield from (f"{prefix}.{section}.{name}" for name in signature(kind, prefix).names)
+        for section in ROLE_PARTS:
+            yield from (f"{prefix}.{section}.{name}" for name in _part_keys(config, section))
+    if config.get("critic"):
+        yield from (f"critic.optimizer.{name}" for name in _part_keys(config, "optimizer"))
+
+
+def _part_keys(config: Mapping[str, Any], section: str) -> tuple[str, ...]:
+    """Return the settings of what a section of the run builds, which sections of roles and critics can change one by one."""
+    target = (config.get(section) or {}).get("_target_")
+    common = ("_target_", *(OPTIMIZER_KEYS if section == "optimizer" else ()))
+    return common if target is None else (*common, *signature(target, section).names)
 
 
 def _open(config: Mapping[str, Any]) -> Iterator[str]:
@@ -138,7 +153,7 @@ def _open(config: Mapping[str, Any]) -> Iterator[str]:
             yield prefix
         for name, value in node.items():
             free = isinstance(value, Mapping) and "_target_" not in value
-            if free and name in taken.names and name not in ROLE_SETTINGS:
+            if free and name in taken.names and name not in (*ROLE_SETTINGS, *ROLE_PARTS):
                 yield f"{prefix}{name}."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from drmas_pl.agent import Agent
-from drmas_pl.algorithms.objective import PolicyObjective
+from drmas_pl.algorithms.objective import Objective, make_objective
 from drmas_pl.config.arguments import nearest
-from drmas_pl.config.construct import build, settings
+from drmas_pl.config.construct import build, checked_arguments, import_target, settings
+from drmas_pl.config.keys import OPTIMIZER_KEYS
 from drmas_pl.config.model_settings import ModelSettings, role_model
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.loading import load_model
@@ -77,14 +79,11 @@ def check_run_settings(config: Mapping[str, Any]) -> None:
     """
     model = settings(ModelSettings, config["model"], "model")
     settings(SamplingParams, {key: config["rollout"][key] for key in SAMPLING}, "rollout")
-    settings(PolicyObjective, config["objective"], "objective")
+    build_objective(config["objective"], "objective")
     settings(UpdateSettings, config["update"], "update")
     optimizer = config["optimizer"]
-    settings(
-        OptimizerSettings,
-        {**optimizer, "lr": model.lr if optimizer["lr"] is None else optimizer["lr"]},
-        "optimizer",
-    )
+    lr = model.lr if optimizer["lr"] is None else optimizer["lr"]
+    optimizer_settings({**optimizer, "lr": lr}, "optimizer")
 
 
 def role_order(team: Team, roles: Mapping[str, Any]) -> list[str]:
@@ -126,8 +125,8 @@ def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
     )
     run_sampling = {key: config["rollout"][key] for key in SAMPLING}
     sampling = {**run_sampling, "max_new_tokens": model.max_new_tokens, **(role.pop("sampling", None) or {})}
-    objective = settings(
-        PolicyObjective, {**config["objective"], **(role.pop("objective", None) or {})}, f"{where}.objective"
+    objective = build_objective(
+        over_run(config["objective"], role.pop("objective", None)), f"{where}.objective"
     )
     optimizer = _optimizer(role, model, config["optimizer"], where)
     own_update = {
@@ -155,7 +154,49 @@ def _optimizer(
     role: dict[str, Any], model: ModelSettings, run: Mapping[str, Any], where: str
 ) -> OptimizerSettings:
     """Take the role's optimizer settings out of ``role``; its ``lr`` counts most, then the run's, then the model's."""
-    own = {**run, **(role.pop("optimizer", None) or {})}
+    own = over_run(run, role.pop("optimizer", None), common=OPTIMIZER_KEYS)
     lr = role.pop("lr", None)
     own["lr"] = next(value for value in (lr, own["lr"], model.lr) if value is not None)
-    return settings(OptimizerSettings, own, f"{where}.optimizer")
+    return optimizer_settings(own, f"{where}.optimizer")
+
+
+def over_run(
+    run: Mapping[str, Any], own: Mapping[str, Any] | None, *, common: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return a role's settings over the run's; with another ``_target_`` of its own it takes only what is ``common`` to all."""
+    own = own or {}
+    replaced = own.get("_target_") not in (None, run.get("_target_"))
+    return {**{key: value for key, value in run.items() if not replaced or key in common}, **own}
+
+
+def build_objective(values: Mapping[str, Any], where: str) -> Objective:
+    """Build the loss that a section describes, the default one from an empty section.
+
+    Raises:
+        ConfigError: A value does not fit, or what is built is no objective.
+    """
+    try:
+        return make_objective(build(values, where) if values else None)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def optimizer_settings(values: Mapping[str, Any], where: str) -> OptimizerSettings:
+    """Return the optimizer and schedule that a section describes.
+
+    Raises:
+        ConfigError: A value does not fit.
+    """
+    own = {name: values[name] for name in OPTIMIZER_KEYS if name in values}
+    rest = {name: value for name, value in values.items() if name not in (*OPTIMIZER_KEYS, "_target_")}
+    kind = import_target(values["_target_"], where)
+    if isinstance(own["schedule"], Mapping):
+        schedule = dict(own["schedule"])
+        place = f"{where}.schedule"
+        make = import_target(schedule.pop("_target_", ""), place)
+        own["schedule"] = functools.partial(make, **checked_arguments(make, schedule, place))
+    arguments = checked_arguments(kind, rest, where)
+    try:
+        return settings(OptimizerSettings, {**own, "kind": kind, "arguments": arguments}, where)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error

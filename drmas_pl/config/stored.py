@@ -100,8 +100,16 @@ def changed_config(
 def _completed(stored: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
     """Add settings that the run's version did not have."""
     settings = {key: value for key, value in default.items() if not isinstance(value, Mapping)}
-    sections = {key: {**default[key], **(stored.get(key) or {})} for key in _FIXED}
+    sections = {key: _over_default(default[key], stored.get(key) or {}) for key in _FIXED}
     return {**settings, **escaped(stored), **escaped(sections)}
+
+
+def _over_default(default: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's section over the default one, of which a class of its own takes nothing."""
+    return {
+        **({} if own.get("_target_", default.get("_target_")) != default.get("_target_") else default),
+        **own,
+    }
 
 
 def _is_chosen(group: str, option: str, stored: Mapping[str, Any]) -> bool:

@@ -19,7 +19,15 @@ from urllib.parse import urlsplit
 
 from drmas_pl.config.arguments import split_override
 from drmas_pl.errors import ConfigError
-from drmas_pl.utils.trust import VARIABLE, Trust, environment_trust, own_part, packages, parse_trust
+from drmas_pl.utils.trust import (
+    VARIABLE,
+    Trust,
+    environment_trust,
+    imported_class,
+    own_part,
+    packages,
+    parse_trust,
+)
 
 _TARGET = "_target_"
 # Further settings by which a configuration has somebody's code run, by their last words: what they do.
@@ -118,8 +126,9 @@ def _known(name: Any) -> bool:
         return False
     if name in _shipped():
         return True
-    part = own_part(name)
-    return inspect.isclass(part) and issubclass(part, _parts())
+    parts = _parts()
+    part = imported_class(name) if name.startswith("torch.optim.") else own_part(name)
+    return inspect.isclass(part) and issubclass(part, parts)
 
 
 @functools.cache
@@ -129,6 +138,7 @@ def _parts() -> tuple[type, ...]:
     They come with torch, and are needed only for a name that no shipped file has.
     """
     import gymnasium
+    import torch
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
 
@@ -140,7 +150,8 @@ def _parts() -> tuple[type, ...]:
     from drmas_pl.team import Team
 
     ours = (Team, Agent, Engine, AdvantageEstimator, Retriever, PolicyObjective)
-    return (gymnasium.Env, *ours, Callback, Logger)
+    learning = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    return (gymnasium.Env, *ours, *learning, Callback, Logger)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.credit_rules import CreditRule
-from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
+from drmas_pl.algorithms.estimators import AdvantageEstimator, TokenAdvantages, as_estimator
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.data.module import TaskDataModule
@@ -71,7 +71,7 @@ from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
 from drmas_pl.workers.engine_phases import awake_engines
 from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.protocols import PolicyWorkerProtocol
-from drmas_pl.workers.schedule import GroupSchedule
+from drmas_pl.workers.schedule import GroupSchedule, Schedule, learning_groups
 from drmas_pl.workers.strategies import check_precision
 from drmas_pl.workers.update_workers import update_workers
 from drmas_pl.workers.value_worker import CriticReport
@@ -125,9 +125,9 @@ class MultiAgentTrainer(TrainerProperties):
         *,
         max_iterations: int,
         output_dir: str | Path,
-        estimator: AdvantageEstimator | None = None,
+        estimator: AdvantageEstimator | Callable[[TurnBatch], Tensor] | None = None,
         credit: CreditRule | None = None,
-        schedule: GroupSchedule | None = None,
+        schedule: Schedule | None = None,
         rollout: RolloutSettings | None = None,
         evaluation: EvaluationSettings | None = None,
         seed: int = 0,
@@ -167,7 +167,7 @@ class MultiAgentTrainer(TrainerProperties):
         self.precision = precision
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunDirectory(output_dir)
-        self.estimator = estimator or GroupNormalizer()
+        self.estimator = as_estimator(estimator)
         self.credit, self.schedule = credit, schedule or GroupSchedule()
         self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation
         self.seed = seed
@@ -420,9 +420,8 @@ class MultiAgentTrainer(TrainerProperties):
         """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
         if index < warmup(self.critics):
             return {}
-        names = self.schedule.active(
-            [name for name, group in self.groups.items() if group.settings.trainable], index
-        )
+        trainable = [name for name, group in self.groups.items() if group.settings.trainable]
+        names = learning_groups(self.schedule, trainable, index)
         seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
         with BackgroundWeightSync(idle=self.player.leaves_engines_idle) as handover:
             reports = update_workers(

@@ -18,7 +18,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.utils.validation import check_fields, check_type
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
-from drmas_pl.workers.schedule import GroupSchedule
+from drmas_pl.workers.schedule import GroupSchedule, Schedule, count_learning
 
 Sharing = Literal["shared", "per_agent", "lora"]
 
@@ -105,7 +105,7 @@ def plan_groups(
     sharing: Sharing,
     iterations: int = 1,
     warmup: int = 0,
-    schedule: GroupSchedule | None = None,
+    schedule: Schedule | None = None,
 ) -> list[PolicyWorkerPlan]:
     """Decide which groups there are and how each of them learns; see :func:`build_groups` for the arguments.
 
@@ -117,7 +117,7 @@ def plan_groups(
     for name, members in assigned.items():
         first = members[0]
         steps = (
-            (schedule or GroupSchedule()).count(learners, name, iterations, warmup=warmup)
+            count_learning(schedule or GroupSchedule(), learners, name, iterations, warmup=warmup)
             * first.update.updates_per_iteration
             * first.update.epochs
         )
@@ -135,7 +135,7 @@ def build_groups(
     engine: EngineFactory,
     iterations: int = 1,
     warmup: int = 0,
-    schedule: GroupSchedule | None = None,
+    schedule: Schedule | None = None,
     lora: LoraSettings | None = None,
     seed: int = 0,
 ) -> dict[str, PolicyWorker]:

@@ -26,7 +26,7 @@ from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.kernels.compiling import compile_layers
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.loading import quiet_transformers
-from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.optim import LearningRate, OptimizerSettings, build_optimizer
 from drmas_pl.types import Turn
 from drmas_pl.workers.learner import UpdateReport, UpdateSettings, run_update
 from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
@@ -127,9 +127,9 @@ class PolicyWorker:
                 compile_layers(policy, device=fabric.device)
             # FSDP2 replaces the parameters, so that the optimizer comes after the module
             self.module = fabric.setup_module(policy)
-            optimizer: Any = fabric.setup_optimizers(
-                build_optimizer(policy.parameters(), self.settings.optimizer)
-            )
+            plain = build_optimizer(policy.parameters(), self.settings.optimizer)
+            self._rate = LearningRate(plain, self.settings.optimizer, self.settings.total_steps)
+            optimizer: Any = fabric.setup_optimizers(plain)
             self.optimizer = optimizer
         else:
             self.module = self._place_frozen(policy)
@@ -270,11 +270,7 @@ class PolicyWorker:
 
     def set_rate(self, step: int) -> float:
         """Set the learning rate of the planned optimizer step ``step``, counted from 0, and return it."""
-        assert self.optimizer is not None
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(step, self.settings.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+        return self._rate.set(step)
 
     def save(self, folder: Path) -> None:
         """Write the model as a Transformers folder, or in shares as the settings say, and optimizer state and counters beside it.

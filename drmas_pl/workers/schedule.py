@@ -1,14 +1,19 @@
-"""Which worker groups learn in which iteration."""
+"""Which worker groups learn in which iteration.
+
+A schedule is anything that is called with the names of the trainable groups and an iteration, and returns those that learn in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.utils.validation import check_fields
 
 Order = Literal["joint", "alternate", "round_robin"]
+Schedule = Callable[[Sequence[str], int], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class GroupSchedule:
     Raises:
         ValueError: ``order`` is unknown, or ``every`` is below 1 or given without ``alternate``.
 
-    >>> GroupSchedule("alternate", every=2).active(["solver", "verifier"], 2)
+    >>> GroupSchedule("alternate", every=2)(["solver", "verifier"], 2)
     ['verifier']
     """
 
@@ -39,13 +44,31 @@ class GroupSchedule:
                 f"every must be at least 1, and 1 unless order=alternate, got every={self.every} with order={self.order}"
             )
 
-    def active(self, groups: Sequence[str], iteration: int) -> list[str]:
+    def __call__(self, groups: Sequence[str], iteration: int) -> list[str]:
         """Return the groups that learn in ``iteration``, counted from 0."""
         if self.order == "joint" or not groups:
             return list(groups)
         return [groups[iteration // self.every % len(groups)]]
 
-    def count(self, groups: Sequence[str], name: str, iterations: int, *, warmup: int = 0) -> int:
-        """Return in how many of the ``iterations`` after the first ``warmup`` the group ``name`` learns."""
-        learning = range(warmup, warmup + iterations)
-        return sum(name in self.active(groups, iteration) for iteration in learning)
+
+def learning_groups(schedule: Schedule, groups: Sequence[str], iteration: int) -> list[str]:
+    """Return the groups that learn in ``iteration``, counted from 0.
+
+    Raises:
+        ConfigError: The schedule names a group that is not trained.
+    """
+    names = list(schedule(groups, iteration))
+    unknown = [name for name in names if name not in groups]
+    if unknown:
+        raise ConfigError(
+            f"the schedule lets {unknown} learn in iteration {iteration}, but the trainable groups are {list(groups)}"
+        )
+    return names
+
+
+def count_learning(
+    schedule: Schedule, groups: Sequence[str], name: str, iterations: int, *, warmup: int = 0
+) -> int:
+    """Return in how many of the ``iterations`` after the first ``warmup`` the group ``name`` learns."""
+    learning = range(warmup, warmup + iterations)
+    return sum(name in learning_groups(schedule, groups, iteration) for iteration in learning)

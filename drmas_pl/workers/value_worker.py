@@ -26,7 +26,7 @@ from drmas_pl.functional.metrics import merge_metrics
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
 from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.models.value_head import ValueBatch, ValueModel, ValueRow, collate_values, response_values
-from drmas_pl.optim import OptimizerSettings, build_optimizer
+from drmas_pl.optim import LearningRate, OptimizerSettings, build_optimizer
 from drmas_pl.utils.storage import writing
 from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.offload import Offload, WorkerOffload, device_meter
@@ -160,7 +160,9 @@ class ValueWorker:
         if self.settings.activation_checkpointing:
             checkpoint_activations(model.backbone)
         self.module = fabric.setup_module(model)
-        optimizer: Any = fabric.setup_optimizers(build_optimizer(model.parameters(), self.settings.optimizer))
+        plain = build_optimizer(model.parameters(), self.settings.optimizer)
+        self._rate = LearningRate(plain, self.settings.optimizer, self.settings.total_steps)
+        optimizer: Any = fabric.setup_optimizers(plain)
         self.optimizer: torch.optim.Optimizer = optimizer
         self.module.eval()
         self.offload = WorkerOffload(
@@ -202,7 +204,7 @@ class ValueWorker:
             for _ in range(self.settings.epochs):
                 order = torch.randperm(len(rows), generator=generator)
                 for part in order.tensor_split(min(self.settings.updates_per_iteration, len(rows))):
-                    self._set_rate(planned)
+                    self._rate.set(planned)
                     self._step([rows[index] for index in part.tolist()], report, means)
                     planned += 1
         report.metrics = means.result()
@@ -291,12 +293,6 @@ class ValueWorker:
         """Hold weights and optimizer state ready for updates."""
         with self.offload.present("weights", "optimizer"), ready_to_learn(self.module):
             yield
-
-    def _set_rate(self, step: int) -> None:
-        """Set the learning rate of the planned optimizer step ``step``, counted from 0."""
-        rate = self.settings.optimizer.lr * self.settings.optimizer.factor(step, self.settings.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
 
     def _step(self, minibatch: Sequence[ValueRow], report: CriticReport, means: Means) -> None:
         """Accumulate the gradient of a minibatch, check it, clip it and step."""

@@ -17,7 +17,7 @@ from scripts.stability.checked import BACKUP, SOLVER, CheckedTeam
 
 ADAMW = OptimizerSettings(lr=2e-4)
 # with an eps far above any gradient, AdamW is SGD with momentum at rate lr / eps: the size of a gradient counts again
-SGD_LIKE = OptimizerSettings(lr=0.25, eps=1.0, weight_decay=0.0)
+SGD_LIKE = OptimizerSettings(lr=0.25, arguments={"eps": 1.0, "weight_decay": 0.0})
 
 
 @dataclass(frozen=True, slots=True)

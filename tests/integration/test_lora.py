@@ -83,7 +83,9 @@ def test_a_frozen_agent_speaks_with_the_base(tmp_path: Path) -> None:
 def learn(fabric: Fabric) -> dict[str, dict[str, Tensor]]:
     """Update two adapters on one base in turn."""
     # a large eps, because AdamW would blow the rounding of gradients near 0 up to whole steps
-    groups = make_groups(fabric, sharing="lora", update=TIGHT, optimizer=OptimizerSettings(lr=1e-2, eps=0.1))
+    groups = make_groups(
+        fabric, sharing="lora", update=TIGHT, optimizer=OptimizerSettings(lr=1e-2, arguments={"eps": 0.1})
+    )
     rows = make_rows()
     for update in range(2):
         for name, group in groups.items():

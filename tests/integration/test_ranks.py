@@ -47,7 +47,7 @@ def make_rows() -> dict[str, list[TrainingRow]]:
 
 def learn(fabric: Fabric, agent_weight: AgentWeight | None = None, updates: int = 2) -> dict[str, Any]:
     """Update a shared group and return what must not depend on the number of ranks."""
-    optimizer = OptimizerSettings(lr=1e-2, weight_decay=0.1)
+    optimizer = OptimizerSettings(lr=1e-2, arguments={"weight_decay": 0.1})
     update = replace(TIGHT, agent_weight=agent_weight)
     group = make_groups(
         fabric, sharing="shared", update=update, optimizer=optimizer, agent=AGENT, iterations=updates

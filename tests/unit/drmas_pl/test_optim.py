@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
 
-from drmas_pl.optim import OptimizerSettings, build_optimizer, load_named_state, named_state
+from drmas_pl.optim import (
+    LearningRate,
+    OptimizerSettings,
+    build_optimizer,
+    describe_optimizer,
+    load_named_state,
+    make_optimizer_settings,
+    named_state,
+)
 
 
 def factors(total: int, **settings: Any) -> list[float]:
@@ -47,7 +58,8 @@ def test_every_setting_reaches_adamw_and_fixed_parameters_do_not() -> None:
     layer = nn.Linear(2, 2)
     layer.bias.requires_grad_(False)
     optimizer = build_optimizer(
-        layer.parameters(), OptimizerSettings(lr=0.5, betas=(0.1, 0.2), eps=0.3, weight_decay=0.4)
+        layer.parameters(),
+        OptimizerSettings(lr=0.5, arguments={"betas": (0.1, 0.2), "eps": 0.3, "weight_decay": 0.4}),
     )
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.AdamW)
@@ -55,16 +67,18 @@ def test_every_setting_reaches_adamw_and_fixed_parameters_do_not() -> None:
     assert [parameter.shape for parameter in group["params"]] == [(2, 2)]
 
 
-def test_betas_from_a_configuration_become_a_tuple() -> None:
-    assert OptimizerSettings(betas=[0, 0.5]).betas == (0.0, 0.5)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr must be positive, got 0.0; freeze"),
         ({"lr": float("nan")}, "OptimizerSettings.lr must be a number, got nan"),
-        ({"schedule": "step"}, "schedule must be constant, cosine or linear, got 'step'"),
+        (
+            {"schedule": "step"},
+            "schedule must be constant, cosine or linear, or make a scheduler, got 'step'",
+        ),
+        ({"schedule": ReduceLROnPlateau}, "ReduceLROnPlateau waits for a metric"),
+        ({"schedule": StepLR, "warmup_ratio": 0.1}, "warmup_ratio=0.1 goes with schedule=constant"),
+        ({"kind": torch.optim.LBFGS}, "LBFGS computes its loss several times"),
         ({"warmup_ratio": 1.0}, r"warmup_ratio must be in \[0, 1\), got 1.0"),
     ],
 )
@@ -110,7 +124,9 @@ def test_large_models_take_fused_steps_that_are_the_same_up_to_rounding(
         monkeypatch.setattr("drmas_pl.optim._MIN_FUSED", least)
         torch.manual_seed(0)
         layer = nn.Linear(7, 5)
-        optimizer = build_optimizer(layer.parameters(), OptimizerSettings(lr=0.1, weight_decay=0.1))
+        optimizer = build_optimizer(
+            layer.parameters(), OptimizerSettings(lr=0.1, arguments={"weight_decay": 0.1})
+        )
         assert bool(optimizer.param_groups[0]["fused"]) == (least == 1)
         for step in range(5):
             optimizer.zero_grad()
@@ -119,3 +135,47 @@ def test_large_models_take_fused_steps_that_are_the_same_up_to_rounding(
         layers.append(layer)
     for plain, fused in zip(layers[0].parameters(), layers[1].parameters()):
         torch.testing.assert_close(fused, plain, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"arguments": {"momentum": 0.9}}, "unexpected keyword argument 'momentum'"),
+        ({"schedule": nn.Linear}, "must be a name or make a torch.optim.lr_scheduler.LRScheduler, got"),
+    ],
+)
+def test_what_a_class_does_not_take_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        OptimizerSettings(**settings)
+
+
+def rates(settings: OptimizerSettings, steps: list[int], total: int = 8) -> list[float]:
+    optimizer = build_optimizer(nn.Linear(1, 1).parameters(), settings)
+    rate = LearningRate(optimizer, settings, total)
+    return [rate.set(step) for step in steps]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_named_shapes_give_rate_times_factor(schedule: Any) -> None:
+    settings = OptimizerSettings(lr=0.3, schedule=schedule, warmup_ratio=0.25)
+    assert rates(settings, list(range(8))) == [0.3 * settings.factor(step, 8) for step in range(8)]
+
+
+def test_a_rate_depends_on_the_step_alone() -> None:
+    """After a resume, for repeated steps, and where steps are left out."""
+    for schedule in (CosineAnnealingLR, functools.partial(StepLR, step_size=2, gamma=0.5)):
+        settings = OptimizerSettings(lr=0.5, schedule=schedule)
+        straight = rates(settings, list(range(8)))
+        assert rates(settings, [5, 5, 7, 2]) == [straight[step] for step in (5, 5, 7, 2)]
+    assert straight == [0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625, 0.0625]
+
+
+def test_settings_become_plain_data_and_come_back() -> None:
+    schedule = {"_target_": "torch.optim.lr_scheduler.StepLR", "step_size": 3}
+    settings = make_optimizer_settings(
+        {"_target_": "torch.optim.SGD", "lr": 0.1, "momentum": 0.9, "schedule": schedule}
+    )
+    plain = json.loads(json.dumps(describe_optimizer(settings)))
+    assert plain["_target_"] == "torch.optim.sgd.SGD" and plain["schedule"] == schedule
+    assert describe_optimizer(make_optimizer_settings(plain)) == plain
+    assert make_optimizer_settings(settings) is settings

@@ -57,7 +57,7 @@ def test_critics_take_their_settings_from_the_run() -> None:
             *PPO, "update.epochs=3", "critic.epochs=2", "critic.value_clip=null", "critic.optimizer.eps=1e-5"
         )
     )
-    assert (own.epochs, own.value_clip, own.optimizer.eps) == (2, None, 1e-5)
+    assert (own.epochs, own.value_clip, own.optimizer.arguments["eps"]) == (2, None, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,11 @@ def test_a_roles_own_settings_win_and_touch_nobody_else() -> None:
         99,
     )
     assert (agent.sampling.temperature, agent.objective.clip_low, solver.trainable) == (0.5, 0.1, False)
-    assert (solver.optimizer.lr, solver.optimizer.weight_decay, solver.update.epochs) == (0.25, 0.5, 3)
+    assert (solver.optimizer.lr, solver.optimizer.arguments["weight_decay"], solver.update.epochs) == (
+        0.25,
+        0.5,
+        3,
+    )
     assert verifier.agent.settings() == {**build_binding("verifier", base()).agent.settings()}
     assert verifier.trainable and verifier.update.epochs == 1
 
@@ -120,7 +124,7 @@ def test_a_roles_model_is_a_file_a_path_or_settings() -> None:
         ({"model__max_new_tokens": "abc"}, "model.max_new_tokens: Input should be a valid integer"),
         ({"model__dtype": "float8"}, "model.dtype: Input should be 'float32', 'bfloat16' or 'float16'"),
         ({"rollout__temperature": "hot"}, "rollout.temperature: "),
-        ({"objective__clip_low": 2.0}, "objective: clip_low must"),
+        ({"objective__clip_low": 2.0}, "objective: PolicyObjective rejects its settings: clip_low must"),
         (
             {"update__old_logp": "guess"},
             "update.old_logp: Input should be 'engine' or 'recompute', got 'guess'",

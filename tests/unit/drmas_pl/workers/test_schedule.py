@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.workers.schedule import GroupSchedule
+from drmas_pl.workers.schedule import GroupSchedule, count_learning
 
 NAMES = ["a", "b", "c"]
 
@@ -21,20 +21,20 @@ NAMES = ["a", "b", "c"]
     ids=repr,
 )
 def test_groups_take_turns(schedule: GroupSchedule, learning: list[str]) -> None:
-    assert ["".join(schedule.active(NAMES, iteration)) for iteration in range(len(learning))] == learning
-    assert schedule.count(NAMES, "b", len(learning)) == sum("b" in names for names in learning)
+    assert ["".join(schedule(NAMES, iteration)) for iteration in range(len(learning))] == learning
+    assert count_learning(schedule, NAMES, "b", len(learning)) == sum("b" in names for names in learning)
 
 
 def test_turns_are_counted_from_the_end_of_a_warmup() -> None:
     schedule = GroupSchedule("alternate", every=2)
     # a b b c c a
-    assert [schedule.count(NAMES, name, 6, warmup=1) for name in NAMES] == [2, 2, 2]
+    assert [count_learning(schedule, NAMES, name, 6, warmup=1) for name in NAMES] == [2, 2, 2]
     # b b c
-    assert [schedule.count(NAMES, name, 3, warmup=2) for name in NAMES] == [0, 2, 1]
+    assert [count_learning(schedule, NAMES, name, 3, warmup=2) for name in NAMES] == [0, 2, 1]
 
 
 def test_without_trainable_groups_nobody_learns() -> None:
-    assert GroupSchedule("round_robin").active([], 3) == []
+    assert GroupSchedule("round_robin")([], 3) == []
 
 
 @pytest.mark.parametrize(
