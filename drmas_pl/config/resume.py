@@ -117,12 +117,24 @@ def _refuse(
                 f"out, or start a new run from its weights: "
                 f"agents.roles.{name}.model={checkpoint / 'groups' / manifest.agents[name]}"
             )
+        old, new = (_optimizer_class(name, config) for config in (before, after))
+        if was is not None and old != new:
+            raise ConfigError(
+                f"agents.roles.{name}.optimizer: the checkpoint holds the state of {old}, which {new} cannot go on with. Leave the "
+                "optimizer out, or start a new run"
+            )
     for name, (old, new) in _other_models(before, after).items():
         if Path(old).name != Path(new).name:
             raise ConfigError(
                 f"agents.roles.{name}: the checkpoint holds what {old} has learnt, which {new} cannot go on with. Leave the model "
                 "out, or start a new run; the same model in another place is taken when it is called the same"
             )
+
+
+def _optimizer_class(name: str, config: Mapping[str, Any]) -> str:
+    """Return the class of a role's optimizer."""
+    own = (config["agents"]["roles"].get(name) or {}).get("optimizer") or {}
+    return str(own.get("_target_", config["optimizer"]["_target_"]))
 
 
 def _moved_models(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -107,8 +107,7 @@ def _build(
         name = record["class"].replace(":", ".")
         saved = kind if name == f"{kind.__module__}.{kind.__qualname__}" else _saved(name, path, trust)
         settings = dict(record["settings"])
-        objective = settings.get("objective")
-        target = None if objective is None else objective.get("_target_")
+        named = _named_parts(settings)
     except (KeyError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"the agent in {path} cannot be built ({error}); make its class importable"
@@ -118,8 +117,9 @@ def _build(
         raise CheckpointError(
             f"{path} holds a {short}, not a {kind.__name__}; call {short}.load_from_checkpoint"
         )
-    if target is not None and "objective" not in overrides:
-        _check_objective(_saved(target, path, trust), target, path)
+    for place, target in named.items():
+        if place.partition(".")[0] not in overrides:
+            _check_part(place, _saved(target, path, trust), target, path)
     return saved(**{**settings, **overrides})
 
 
@@ -142,12 +142,30 @@ def _saved(name: str, path: Path, trust: Trust) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _check_objective(kind: Any, name: str, path: Path) -> None:
-    """Raise where a saved objective is none."""
+def _named_parts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what saved settings name besides the agent's class, by place."""
+    optimizer = settings.get("optimizer") or {}
+    schedule = optimizer.get("schedule")
+    nodes = {
+        "objective": settings.get("objective") or {},
+        "optimizer": optimizer,
+        "optimizer.schedule": schedule if isinstance(schedule, dict) else {},
+    }
+    return {place: node["_target_"] for place, node in nodes.items() if "_target_" in node}
+
+
+def _check_part(place: str, kind: Any, name: str, path: Path) -> None:
+    """Raise where a saved part is none of its kind, which would be called all the same."""
     members = ("needs_reference", "denominator_from_lengths", "reward_penalty")
-    if not (isinstance(kind, type) and all(hasattr(kind, member) for member in members)):
+    fits = {
+        "objective": lambda found: all(hasattr(found, member) for member in members),
+        "optimizer": lambda found: issubclass(found, torch.optim.Optimizer),
+        "optimizer.schedule": lambda found: issubclass(found, torch.optim.lr_scheduler.LRScheduler),
+    }
+    if not (isinstance(kind, type) and fits[place](kind)):
+        argument = place.partition(".")[0]
         raise CheckpointError(
-            f"{path} names {name} as its objective, which is none; pass objective=… to load_from_checkpoint"
+            f"{path} names {name} as its {place}, which is none; pass {argument}=… to load_from_checkpoint"
         )
 
 

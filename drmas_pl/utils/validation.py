@@ -25,6 +25,7 @@ _WORDS: dict[Any, str] = {
     Sequence: "a sequence",
     Mapping: "a mapping",
     Iterable: "an iterable",
+    Callable: "a function",
 }
 _KINDS: dict[Any, Any] = {int: Integral, float: Real, tuple: (list, tuple)}
 

@@ -283,6 +283,8 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"Path({str(trace)!r}).touch()",
         "class Talker(Speaker): ...",
         "class Loss(PolicyObjective): ...",
+        "import torch",
+        "class Steps(torch.optim.SGD): ...",
     ]
     (tmp_path / "a_stranger.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
@@ -296,6 +298,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         {"class": "a_stranger:Talker"},
         {"settings": {"name": "writer", "objective": {"_target_": "a_stranger.Loss"}}},
+        {"settings": {"name": "writer", "optimizer": {"_target_": "a_stranger.Steps"}}},
     ],
 )
 def test_nothing_that_a_file_names_is_imported_without_trust(
@@ -331,6 +334,18 @@ def test_nothing_that_a_file_names_is_imported_without_trust(
         (
             {"settings": {"objective": {"_target_": "subprocess.Popen", "args": ["touch", "{}"]}}},
             "names subprocess.Popen as its objective, which is none",
+        ),
+        (
+            {"settings": {"optimizer": {"_target_": "subprocess.Popen", "args": ["touch", "{}"]}}},
+            "names subprocess.Popen as its optimizer, which is none",
+        ),
+        (
+            {
+                "settings": {
+                    "optimizer": {"schedule": {"_target_": "subprocess.Popen", "args": ["touch", "{}"]}}
+                }
+            },
+            "names subprocess.Popen as its optimizer.schedule, which is none; pass optimizer=",
         ),
         (
             {"settings": {"objective": {"_target_": "drmas_pl.utils.atomic.write_atomically", "path": "{}"}}},

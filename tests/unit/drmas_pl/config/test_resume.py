@@ -129,6 +129,10 @@ def test_a_target_takes_the_place_of_another(make: Make) -> None:
             ("agents.roles.search.model=other/model",),
             r"agents.roles.search: .* which other/model cannot go on",
         ),
+        (
+            ("optimizer._target_=torch.optim.SGD",),
+            r"optimizer: the checkpoint holds the state of torch.optim.AdamW, which torch.optim.SGD cannot go on",
+        ),
         (("optimizer.lrr=1",), "did you mean 'optimizer.lr'"),
         (("advantage=drmas",), "advantage has no option 'drmas'; did you mean 'dr_mas'"),
         (("~optimizer.nothing",), "~optimizer.nothing: the run has no such setting"),

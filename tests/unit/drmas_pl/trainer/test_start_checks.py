@@ -46,11 +46,17 @@ TEAM = WriterEditor(EvenEnv())
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"estimator": "grpo"}, "estimator must be an AdvantageEstimator or None, got 'grpo' (str)"),
-        ({"estimator": GroupNormalizer}, "estimator must be an AdvantageEstimator or None, got <class"),
+        (
+            {"estimator": "grpo"},
+            "estimator must be an AdvantageEstimator or a function or None, got 'grpo' (str)",
+        ),
+        (
+            {"estimator": GroupNormalizer},
+            "estimator must be an AdvantageEstimator or a function from a TurnBatch to advantages, got <class",
+        ),
         ({"credit": "zero_sum"}, "credit must be a credit rule such as TeamReward(), got 'zero_sum' (str)"),
         ({"credit": ZeroSum}, "credit must be a credit rule such as TeamReward(), got <class"),
-        ({"schedule": "joint"}, "schedule must be a GroupSchedule or None, got 'joint' (str)"),
+        ({"schedule": "joint"}, "schedule must be a function or None, got 'joint' (str)"),
         ({"rollout": {"samples": 4}}, "rollout must be a RolloutSettings or None, got {'samples': 4} (dict)"),
         ({"evaluation": RolloutSettings()}, "evaluation must be an EvaluationSettings or None, got Rollout"),
         ({"max_iterations": "3"}, "max_iterations must be a whole number, got '3' (str)"),
