@@ -62,7 +62,7 @@ def play(plan: EvaluationPlan) -> int:
     import json
 
     from drmas_pl.config.build import build_run
-    from drmas_pl.config.record import evaluation_record, evaluation_table
+    from drmas_pl.config.report import evaluation_record, evaluation_table
     from drmas_pl.data.recorded import write_trajectories
     from drmas_pl.trainer.recording import with_prompts
     from drmas_pl.utils.atomic import write_atomically

@@ -29,7 +29,7 @@ class LeaveOneOut(AdvantageEstimator):
         unit: Whether each ``turn`` or each ``trajectory`` is one entry.
         scope: Columns whose equal values form a group.
         baseline: What the others are: the other ``samples``, each with the mean of its turns in the group, or the other ``turns``, those of
-            the same trajectory included, which makes the baseline depend on what it judges.
+            the same trajectory included, which makes the baseline depend on the turn it is subtracted from.
         singleton: Groups of one, see :func:`~drmas_pl.functional.baselines.leave_one_out`.
 
     Raises:
@@ -53,14 +53,14 @@ class LeaveOneOut(AdvantageEstimator):
         nobody = torch.zeros(0, dtype=torch.int64)
         leave_one_out(nobody.double(), nobody, agent=nobody, singleton=self.singleton)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
         return leave_one_out(
-            table.score,
-            table.scope(self.scope),
-            entry=table.trajectory if self.unit == "trajectory" else None,
-            sample=table.trajectory if self.baseline == "samples" else None,
-            agent=table.agent,
+            batch.score,
+            batch.scope(self.scope),
+            entry=batch.trajectory if self.unit == "trajectory" else None,
+            sample=batch.trajectory if self.baseline == "samples" else None,
+            agent=batch.agent,
             singleton=self.singleton,
         )
 
@@ -88,10 +88,10 @@ class BatchWhitening(AdvantageEstimator):
         if self.baseline is not None:
             check_scope(self.baseline)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
-        group = None if self.baseline is None else table.scope(self.baseline)
-        return reinforce_plus_plus(table.score, group, part=table.scope(self.per_scope))
+        group = None if self.baseline is None else batch.scope(self.baseline)
+        return reinforce_plus_plus(batch.score, group, part=batch.scope(self.per_scope))
 
 
 @dataclass(frozen=True)
@@ -116,16 +116,16 @@ class BestOfK(AdvantageEstimator):
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages, equal for all trained turns of a trajectory."""
-        trajectory = group_ids(table.trajectory)
-        count = int(trajectory.max()) + 1 if len(table) else 0
-        task = torch.zeros(count, dtype=torch.int64).scatter_(0, trajectory, table.task)
-        success = torch.zeros(count, dtype=torch.bool).scatter_(0, trajectory, table.success)
+        trajectory = group_ids(batch.trajectory)
+        count = int(trajectory.max()) + 1 if len(batch) else 0
+        task = torch.zeros(count, dtype=torch.int64).scatter_(0, trajectory, batch.task)
+        success = torch.zeros(count, dtype=torch.bool).scatter_(0, trajectory, batch.success)
         enough = (segment_count(task)[task] >= self.k).nonzero().squeeze(-1)
         value = torch.zeros(count, dtype=torch.float32)
         value[enough] = pass_at_k_advantage(success[enough].double(), group_ids(task[enough]), k=self.k)
-        return torch.where(table.trained, value[trajectory], 0.0)
+        return torch.where(batch.trained, value[trajectory], 0.0)
 
 
 class RoleBaseline(AdvantageEstimator):
@@ -147,16 +147,16 @@ class RoleBaseline(AdvantageEstimator):
         self._baseline = RunningBaseline(torch.zeros(0, dtype=torch.float64), decay)
         self._keys: dict[str, int] = {}
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages and move the baselines."""
         labels = [
-            f"{source}/{table.names[agent]}"
-            for source, agent in zip(table.sources, table.agent.tolist(), strict=True)
+            f"{source}/{batch.names[agent]}"
+            for source, agent in zip(batch.sources, batch.agent.tolist(), strict=True)
         ]
         key = torch.tensor(
             [self._keys.setdefault(label, len(self._keys)) for label in labels], dtype=torch.int64
         )
-        advantage, self._baseline = self._baseline.advantage(table.score, key, entry=table.trajectory)
+        advantage, self._baseline = self._baseline.advantage(batch.score, key, entry=batch.trajectory)
         return advantage
 
     def state_dict(self) -> dict[str, Any]:

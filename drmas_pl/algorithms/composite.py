@@ -45,9 +45,9 @@ class Wrapper(AdvantageEstimator):
         """Give the inner estimator its state."""
         self.inner.load_state_dict(state)
 
-    def advantages(self, table: TurnBatch) -> Tensor:
+    def advantages(self, batch: TurnBatch) -> Tensor:
         """Return (N,) advantages of the inner estimator."""
-        found = self.inner(table)
+        found = self.inner(batch)
         assert isinstance(found, Tensor)
         return found
 
@@ -81,24 +81,24 @@ class Inherited(Wrapper):
         """Return sub-agents and callers."""
         return (*self.parents, *self.parents.values(), *super().named_agents)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
-        unknown = sorted({*self.parents, *self.parents.values()} - set(table.names))
+        unknown = sorted({*self.parents, *self.parents.values()} - set(batch.names))
         if unknown:
-            raise ValueError(f"parents must name agents out of {list(table.names)}, got {unknown}")
-        advantage = inherit_advantage(self.advantages(table), self._parent_rows(table))
-        return torch.where(table.trained, advantage, 0.0)
+            raise ValueError(f"parents must name agents out of {list(batch.names)}, got {unknown}")
+        advantage = inherit_advantage(self.advantages(batch), self._parent_rows(batch))
+        return torch.where(batch.trained, advantage, 0.0)
 
-    def _parent_rows(self, table: TurnBatch) -> Tensor:
+    def _parent_rows(self, batch: TurnBatch) -> Tensor:
         latest: dict[tuple[int, str], int] = {}
-        rows = [-1] * len(table)
+        rows = [-1] * len(batch)
         order = sorted(
-            range(len(table)),
-            key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__,
+            range(len(batch)),
+            key=list(zip(batch.trajectory.tolist(), batch.index.tolist(), strict=True)).__getitem__,
         )
-        trained = table.trained.tolist()
+        trained = batch.trained.tolist()
         for row in order:
-            name, trajectory = table.turns[row].agent, int(table.trajectory[row])
+            name, trajectory = batch.turns[row].agent, int(batch.trajectory[row])
             if name in self.parents:
                 rows[row] = latest.get((trajectory, self.parents[name]), -1)
             if trained[row]:
@@ -121,17 +121,17 @@ class Standardized(Wrapper):
 
     eps: float = 1e-6
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
-        advantage = self.advantages(table)
-        tokens = torch.tensor([len(turn.response_ids) for turn in table.turns], dtype=torch.int64)
+        advantage = self.advantages(batch)
+        tokens = torch.tensor([len(turn.response_ids) for turn in batch.turns], dtype=torch.int64)
         compared = ("task",) if self.inner.scopes is None else self.inner.scopes.mean
-        group = group_ids(table.scope(compared))
+        group = group_ids(batch.scope(compared))
         return standardize_per_task(
             advantage,
-            table.data_source,
+            batch.data_source,
             tokens=tokens,
-            valid=table.trained,
+            valid=batch.trained,
             signal=(segment_max(advantage.abs(), group) > 0)[group],
             eps=self.eps,
         )

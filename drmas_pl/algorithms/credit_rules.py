@@ -1,6 +1,6 @@
 """Credit rules: what each turn of a team is credited with, before penalties and before any normalisation.
 
-A rule maps a table of all turns to one number per turn; :meth:`Agent.score` then takes the penalty of an unusable turn from it.
+A rule maps a batch of all turns to one number per turn; :meth:`Agent.score` then takes the penalty of an unusable turn from it.
 
 Legend: N rows, γ discount, α weight of the team reward.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class CreditRule(Protocol):
-    """Anything that credits each turn of a table with a number."""
+    """Anything that credits each turn of a batch with a number."""
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
         ...
 
@@ -45,14 +45,14 @@ class TeamReward:
     def __post_init__(self) -> None:
         check_range("alpha", self.alpha, low=0.0)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        return mix_rewards(table.team, table.local, alpha=self.alpha)
+        return mix_rewards(batch.team, batch.local, alpha=self.alpha)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnToGo:
-    """What the team, and the speaker locally, earn from the turn on; what was paid before it is nobody's merit any more.
+    """What the team, and the speaker locally, earn from the turn on; what was earned before it is not credited.
 
     Discounting counts turns, so that of two teammates in one environment step the later one is nearer to the reward.
 
@@ -68,11 +68,11 @@ class ReturnToGo:
     def __post_init__(self) -> None:
         check_range("gamma", self.gamma, low=0.0, high=1.0)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        team = return_to_go(table.reward, table.trajectory, table.index, gamma=self.gamma)
+        team = return_to_go(batch.reward, batch.trajectory, batch.index, gamma=self.gamma)
         own = return_to_go(
-            table.local, group_ids(table.trajectory, table.agent), table.index, gamma=self.gamma
+            batch.local, group_ids(batch.trajectory, batch.agent), batch.index, gamma=self.gamma
         )
         return (team + own).to(torch.float64)
 
@@ -93,15 +93,15 @@ class TeamFuture:
     def __post_init__(self) -> None:
         check_range("gamma", self.gamma, low=0.0, high=1.0)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
         # the team reward of a step belongs to everybody who spoke in it, not to the last one alone
-        cell = group_ids(table.trajectory, table.step)
-        paid = torch.zeros(int(cell.max()) + 1 if len(table) else 0, dtype=torch.float64).index_add_(
-            0, cell, table.reward
+        cell = group_ids(batch.trajectory, batch.step)
+        earned = torch.zeros(int(cell.max()) + 1 if len(batch) else 0, dtype=torch.float64).index_add_(
+            0, cell, batch.reward
         )
         return discounted_team_future(
-            paid[cell] + table.local, table.trajectory, table.step, gamma=self.gamma
+            earned[cell] + batch.local, batch.trajectory, batch.step, gamma=self.gamma
         ).to(torch.float64)
 
 
@@ -132,18 +132,18 @@ class ZeroSum:
         """Return the critics; the team must have them."""
         return self.critics
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        unknown = [name for name in self.critics if name not in table.names]
+        unknown = [name for name in self.critics if name not in batch.names]
         if unknown:
-            raise ValueError(f"critics must name agents out of {list(table.names)}, got {unknown}")
+            raise ValueError(f"critics must name agents out of {list(batch.names)}, got {unknown}")
         try:
-            solver, critic = zero_sum_split(table.team)
+            solver, critic = zero_sum_split(batch.team)
         except ValueError as error:
             raise ConfigError(
                 f"credit=zero_sum splits rewards in [0, 1], which this environment does not keep to: {error}; choose another rule"
             ) from error
         against = torch.tensor(
-            [table.names[place] in self.critics for place in table.agent.tolist()], dtype=torch.bool
+            [batch.names[place] in self.critics for place in batch.agent.tolist()], dtype=torch.bool
         )
-        return torch.where(against, critic, solver) + table.local
+        return torch.where(against, critic, solver) + batch.local

@@ -1,4 +1,4 @@
-"""Advantage estimators: from a table of turns to one advantage per turn, or per token where a critic judges tokens.
+"""Advantage estimators: from a batch of turns to one advantage per turn, or per token where a critic values tokens.
 
 They choose columns and call :mod:`drmas_pl.functional`. Dr. MAS is a choice of scope: mean and standard deviation over (task, agent)
 instead of over the task alone. Estimators with other baselines are in the sibling modules.
@@ -67,10 +67,10 @@ class TokenAdvantages:
 
 
 class AdvantageEstimator(ABC):
-    """Gives each turn of a table one advantage."""
+    """Gives each turn of a batch one advantage."""
 
     needs_values: bool = False
-    """Whether ``table.values`` must hold a critic's values."""
+    """Whether ``batch.values`` must hold a critic's values."""
 
     @property
     def named_agents(self) -> Sequence[str]:
@@ -78,7 +78,7 @@ class AdvantageEstimator(ABC):
         return ()
 
     @abstractmethod
-    def __call__(self, table: TurnBatch) -> Tensor | TokenAdvantages:
+    def __call__(self, batch: TurnBatch) -> Tensor | TokenAdvantages:
         """Return (N,) float32 advantages, 0 for rows without signal or with a score that is not finite; or those of tokens."""
 
     @property
@@ -96,7 +96,7 @@ class AdvantageEstimator(ABC):
 
 @dataclass(frozen=True)
 class FunctionEstimator(AdvantageEstimator):
-    """Advantages that a plain function of the table returns.
+    """Advantages that a plain function of the batch returns.
 
     Attributes:
         function: Returns (N,) advantages; what it gives for rows that are not trained is replaced by 0.
@@ -104,22 +104,22 @@ class FunctionEstimator(AdvantageEstimator):
 
     function: Callable[[TurnBatch], Tensor]
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages.
 
         Raises:
             ContractError: The function returned something else.
         """
-        found = self.function(table)
-        if not isinstance(found, Tensor) or found.shape != (len(table),):
+        found = self.function(batch)
+        if not isinstance(found, Tensor) or found.shape != (len(batch),):
             raise ContractError(
-                f"an estimator must return one advantage per turn, a tensor of shape ({len(table)},), got {shown(found)}"
+                f"an estimator must return one advantage per turn, a tensor of shape ({len(batch)},), got {shown(found)}"
             )
-        return torch.where(table.trained, found, 0.0).to(torch.float32)
+        return torch.where(batch.trained, found, 0.0).to(torch.float32)
 
 
 def as_estimator(estimator: AdvantageEstimator | Callable[[TurnBatch], Tensor] | None) -> AdvantageEstimator:
-    """Return an estimator as it is, a function of the table as one, and Dr. MAS for None.
+    """Return an estimator as it is, a function of the batch as one, and Dr. MAS for None.
 
     Raises:
         TypeError: It is neither.
@@ -181,16 +181,16 @@ class GroupNormalizer(AdvantageEstimator):
         """Return which rows are compared."""
         return Scopes(self.unit, self.mean_scope, self.std_scope, self.min_std, self.clip, self.singleton)
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
-        mean_group = table.scope(self.mean_scope)
+        mean_group = batch.scope(self.mean_scope)
         std_group = (
             None
             if self.std_scope is None
-            else (mean_group if self.std_scope == self.mean_scope else table.scope(self.std_scope))
+            else (mean_group if self.std_scope == self.mean_scope else batch.scope(self.std_scope))
         )
-        entry = table.trajectory if self.unit == "trajectory" else None
-        return self._normalize(table.score, mean_group, std_group, agent=table.agent, entry=entry)
+        entry = batch.trajectory if self.unit == "trajectory" else None
+        return self._normalize(batch.score, mean_group, std_group, agent=batch.agent, entry=entry)
 
     def _normalize(
         self,

@@ -1,6 +1,6 @@
-"""Generalised advantages of single tokens, judged by a critic.
+"""Generalised advantages of single tokens from a critic's values.
 
-Legend: N rows, T longest response, C chains, L tokens of the longest chain; a row is judged if it is trained and has values.
+Legend: N rows, T longest response, C chains, L tokens of the longest chain; a row counts if it is trained and has values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Whitening = Literal["batch", "agent", "none"]
 class GaeEstimator(AdvantageEstimator):
     """Temporal-difference errors of a critic's values, accumulated backwards over tokens; PPO and, with one critic for all, MAPPO.
 
-    Rows without values, those of agents that no critic judges, get no advantage, but what the team earns with them counts for the others.
+    Rows without values, those of agents without a critic, get no advantage, but what the team earns with them counts for the others.
 
     Attributes:
         gamma: Discount per token, in [0, 1].
@@ -59,25 +59,25 @@ class GaeEstimator(AdvantageEstimator):
         check_choice("chain", self.chain, ("turn", "agent"))
         check_choice("whitening", self.whitening, ("batch", "agent", "none"))
 
-    def __call__(self, table: TurnBatch) -> TokenAdvantages:
+    def __call__(self, batch: TurnBatch) -> TokenAdvantages:
         """Return advantages and returns of every sampled token.
 
         Raises:
-            ValueError: The table holds no values, or a row's are not one per sampled token.
+            ValueError: The batch holds no values, or a row's are not one per sampled token.
         """
-        values = _judged(table)
+        values = _values_by_row(batch)
         lengths = [len(row) for row in values]
         mask = torch.arange(max(lengths, default=0)) < torch.tensor(lengths, dtype=torch.int64)[:, None]
         advantage, returns = torch.zeros(mask.shape), torch.zeros(mask.shape)
         chains = (
             [(row,) for row, length in enumerate(lengths) if length]
             if self.chain == "turn"
-            else _agent_chains(table, lengths)
+            else _agent_chains(batch, lengths)
         )
-        paid = table.score.tolist() if self.chain == "turn" else _paid(table, lengths)
+        rewards = batch.score.tolist() if self.chain == "turn" else _last_token_rewards(batch, lengths)
         if chains:
             reward = _padded(
-                [[[0.0] * (lengths[row] - 1) + [paid[row]] for row in chain] for chain in chains]
+                [[[0.0] * (lengths[row] - 1) + [rewards[row]] for row in chain] for chain in chains]
             )
             value = _padded([[values[row] for row in chain] for chain in chains])
             known = _padded([[[1.0] * lengths[row] for row in chain] for chain in chains]) > 0
@@ -89,28 +89,28 @@ class GaeEstimator(AdvantageEstimator):
                     advantage[row, : lengths[row]] = found.advantage[place, start:stop]
                     returns[row, : lengths[row]] = found.returns[place, start:stop]
                     start = stop
-        return TokenAdvantages(self._whitened(table, advantage, mask), returns, mask)
+        return TokenAdvantages(self._whitened(batch, advantage, mask), returns, mask)
 
-    def _whitened(self, table: TurnBatch, advantage: Tensor, mask: Tensor) -> Tensor:
+    def _whitened(self, batch: TurnBatch, advantage: Tensor, mask: Tensor) -> Tensor:
         if self.whitening == "none":
             return advantage
-        part = table.agent if self.whitening == "agent" else torch.zeros_like(table.agent)
+        part = batch.agent if self.whitening == "agent" else torch.zeros_like(batch.agent)
         for number in part.unique().tolist():
             rows = part == number
             advantage[rows] = whiten(advantage[rows], mask[rows])
         return advantage
 
 
-def _judged(table: TurnBatch) -> list[TokenValues]:
-    """Return the values of each row, none for those that are not trained or that no critic judged."""
-    if table.values is None:
+def _values_by_row(batch: TurnBatch) -> list[TokenValues]:
+    """Return the values of each row, none for those that are not trained or have no critic."""
+    if batch.values is None:
         raise ValueError(
-            "GaeEstimator needs the values of a critic in table.values, got none; train with critic=value_head"
+            "GaeEstimator needs the values of a critic in batch.values, got none; train with critic=value_head"
         )
     values = [
-        row if trained else () for row, trained in zip(table.values, table.trained.tolist(), strict=True)
+        row if trained else () for row, trained in zip(batch.values, batch.trained.tolist(), strict=True)
     ]
-    for turn, row in zip(table.turns, values, strict=True):
+    for turn, row in zip(batch.turns, values, strict=True):
         if len(row) not in (0, len(turn.response_ids)):
             raise ValueError(
                 f"agent {turn.agent!r} sampled {len(turn.response_ids)} tokens but has {len(row)} values; give one per token"
@@ -118,42 +118,42 @@ def _judged(table: TurnBatch) -> list[TokenValues]:
     return values
 
 
-def _agent_chains(table: TurnBatch, lengths: list[int]) -> list[list[int]]:
-    """Return the judged rows of each agent in each trajectory, in the order in which they were spoken."""
+def _agent_chains(batch: TurnBatch, lengths: list[int]) -> list[list[int]]:
+    """Return the rows with values of each agent in each trajectory, in the order of their turns."""
     chains: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for row in _in_time(table):
+    for row in _in_time(batch):
         if lengths[row]:
-            chains[int(table.trajectory[row]), int(table.agent[row])].append(row)
+            chains[int(batch.trajectory[row]), int(batch.agent[row])].append(row)
     return list(chains.values())
 
 
-def _paid(table: TurnBatch, lengths: list[int]) -> list[float]:
-    """Return what the last token of each judged row is paid within its agent's chain; 0 for other rows.
+def _last_token_rewards(batch: TurnBatch, lengths: list[int]) -> list[float]:
+    """Return the reward of each row's last token within its agent's chain; 0 for rows without values.
 
-    The team's rewards reach every agent that has spoken, with the latest of its judged turns, and so does the local reward of a turn of
-    its own that is not trained. What is earned before an agent's first judged turn is no merit of its own.
+    The team's rewards reach every agent that has taken a turn, with the latest of its turns that have values, and so does the local
+    reward of a turn of its own that is not trained. What the team earns before an agent's first turn is not credited to it.
     """
-    team, local, own = table.reward.tolist(), table.local.tolist(), (table.local - table.penalty).tolist()
-    agents, trajectories = table.agent.tolist(), table.trajectory.tolist()
-    paid = [0.0] * len(table)
+    team, local, own = batch.reward.tolist(), batch.local.tolist(), (batch.local - batch.penalty).tolist()
+    agents, trajectories = batch.agent.tolist(), batch.trajectory.tolist()
+    rewards = [0.0] * len(batch)
     latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for row in _in_time(table):
-        spoken = latest[trajectories[row]]
+    for row in _in_time(batch):
+        latest_rows = latest[trajectories[row]]
         if lengths[row]:
-            spoken[agents[row]] = row
-            paid[row] += own[row]
-        elif agents[row] in spoken:
-            paid[spoken[agents[row]]] += local[row]
-        for place in spoken.values():
-            paid[place] += team[row]
-    return paid
+            latest_rows[agents[row]] = row
+            rewards[row] += own[row]
+        elif agents[row] in latest_rows:
+            rewards[latest_rows[agents[row]]] += local[row]
+        for place in latest_rows.values():
+            rewards[place] += team[row]
+    return rewards
 
 
-def _in_time(table: TurnBatch) -> list[int]:
-    """Return the rows in the order of their trajectories, and within one in the order in which they were spoken."""
+def _in_time(batch: TurnBatch) -> list[int]:
+    """Return the rows in the order of their trajectories, and within one in the order of their turns."""
     return sorted(
-        range(len(table)),
-        key=list(zip(table.trajectory.tolist(), table.index.tolist(), strict=True)).__getitem__,
+        range(len(batch)),
+        key=list(zip(batch.trajectory.tolist(), batch.index.tolist(), strict=True)).__getitem__,
     )
 
 

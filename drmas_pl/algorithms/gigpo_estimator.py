@@ -1,4 +1,4 @@
-"""GiGPO on a table of turns: whole episodes compared within a task, single steps within a state that came up more than once."""
+"""GiGPO on a batch of turns: whole episodes compared within a task, single steps within a state that came up more than once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Anchor = Literal["observation", "prompt"]
 class Gigpo(AdvantageEstimator):
     """Episode advantage plus ``weight`` times the advantage of the step within its anchor state.
 
-    A step is judged by what the credit rule makes of the team's discounted return from it on, where an episode is judged by what the rule
-    makes of the whole reward. Rules that follow the rewards of single turns, such as return-to-go, keep their own discount.
+    A step is compared by what the credit rule makes of the team's discounted return from it on, an episode by what the rule makes of the
+    whole reward. Rules that follow the rewards of single turns, such as return-to-go, keep their own discount.
 
     Attributes:
         weight: w, at least 0.
-        gamma: Discount per environment step of the return that a step is judged by, in [0, 1].
+        gamma: Discount per environment step of the return that a step is compared by, in [0, 1].
         mode: ``mean_norm`` centres both parts, ``mean_std_norm`` divides by the standard deviation as well.
         scope: Columns within which rows are compared; ``[task, agent]`` never compares two roles.
         anchor: What makes two states equal: what the environment said last, or the whole prompt.
@@ -59,21 +59,21 @@ class Gigpo(AdvantageEstimator):
         if not 0 < self.similarity <= 1 or (self.anchor == "prompt" and self.similarity < 1):
             raise ValueError(f"similarity must be in (0, 1], and 1 for anchor=prompt, got {self.similarity}")
 
-    def __call__(self, table: TurnBatch) -> Tensor:
+    def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float32 advantages."""
-        group = table.scope(self.scope)
+        group = batch.scope(self.scope)
         scaled = group if self.mode == "mean_std_norm" else None
-        episode = group_normalize(table.score, group, scaled, entry=table.trajectory, eps=self.eps)
+        episode = group_normalize(batch.score, group, scaled, entry=batch.trajectory, eps=self.eps)
         return episode + self.weight * gigpo_step(
-            self._returns(table), group, self._states(table), mode=self.mode, eps=self.eps
+            self._returns(batch), group, self._states(batch), mode=self.mode, eps=self.eps
         )
 
-    def _returns(self, table: TurnBatch) -> Tensor:
+    def _returns(self, batch: TurnBatch) -> Tensor:
         """Credit for the team's return from the row's environment step on, less the row's penalty; NaN where not trained."""
-        team = return_to_go(table.reward, table.trajectory, table.step, gamma=self.gamma)
-        return table.credited(team) - table.penalty
+        team = return_to_go(batch.reward, batch.trajectory, batch.step, gamma=self.gamma)
+        return batch.credited(team) - batch.penalty
 
-    def _states(self, table: TurnBatch) -> Tensor:
+    def _states(self, batch: TurnBatch) -> Tensor:
         if self.anchor == "prompt":
-            return group_ids(table.task, table.state)
-        return anchor_ids([turn.observation for turn in table.turns], table.task, threshold=self.similarity)
+            return group_ids(batch.task, batch.state)
+        return anchor_ids([turn.observation for turn in batch.turns], batch.task, threshold=self.similarity)

@@ -28,7 +28,7 @@ class TrainingRow:
         weight: Number of original rows it stands for.
         old_logp: Trainer log-probs before the update; None where the engine's are used.
         ref_logp: Reference policy's log-probs; None where no KL term needs them.
-        token_advantage: Advantage of each sampled token, where a critic judges tokens; ``advantage`` is then their mean.
+        token_advantage: Advantage of each sampled token, where a critic values tokens; ``advantage`` is then their mean.
         weights_version: Version of the weights that sampled it; None where that is not known.
     """
 
@@ -65,7 +65,7 @@ class TokenBatch:
         old_logp: (N, R) log-probs the ratio is taken against, 0 where masked; None for those that the policy has at present, which makes
             every ratio exactly 1.
         engine_logp: (N, R) log-probs as the engine reported them, 0 where masked.
-        advantage: (N,) advantages, or (N, R) where a critic judges tokens.
+        advantage: (N,) advantages, or (N, R) where a critic values tokens.
         weight: (N,) original rows per row.
         denominator: Scalar tensor, normaliser of the whole minibatch (all micro-batches and ranks); None where the batch is the minibatch,
             which is then divided as the objective says.

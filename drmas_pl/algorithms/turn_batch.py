@@ -54,8 +54,8 @@ class TurnBatch:
         step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
         data_source: (N,) int64.
-        rule: The credit rule, for estimators that judge a turn by another reward than the trajectory's.
-        values: A critic's value of each sampled token, row by row, none for rows that no critic judges; None without critics.
+        rule: The credit rule, for estimators that score a turn by another reward than the trajectory's.
+        values: A critic's value of each sampled token, row by row, none for rows without a critic; None without critics.
     """
 
     turns: tuple[Turn, ...]
@@ -110,7 +110,7 @@ class TurnBatch:
         return group_ids(*columns) if columns else torch.zeros_like(self.task)
 
     def take(self, rows: Tensor) -> TurnBatch:
-        """Return the table of the rows numbered ``rows`` (M,), in that order; a row may come more than once."""
+        """Return the batch of the rows numbered ``rows`` (M,), in that order; a row may come more than once."""
         places = rows.tolist()
         picked: dict[str, Any] = {}
         for item in fields(self):
@@ -150,7 +150,7 @@ def build_turn_batch(
     place = {name: position for position, name in enumerate(names)}
     tasks = tuple(trajectory.task.id for _, trajectory in used)
     sources = tuple(trajectory.task.data_source for _, trajectory in used)
-    table = TurnBatch(
+    batch = TurnBatch(
         turns=tuple(turn for turn, _ in used),
         names=names,
         tasks=tasks,
@@ -171,18 +171,18 @@ def build_turn_batch(
         data_source=encode(sources),
         rule=credit or TeamReward(),
     )
-    return _credit(table, agents)
+    return _credit(batch, agents)
 
 
-def _credit(table: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:
+def _credit(batch: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:
     """Fill in credit and penalties."""
     credit, penalty = [], []
-    for turn, gained in zip(table.turns, table.rule(table).tolist(), strict=True):
+    for turn, gained in zip(batch.turns, batch.rule(batch).tolist(), strict=True):
         agent = agents[turn.agent]
         credit.append(gained if agent.trains_on(turn) else float("nan"))
         penalty.append(gained - agent.score(turn, gained))
     return replace(
-        table,
+        batch,
         credit=torch.tensor(credit, dtype=torch.float64),
         penalty=torch.tensor(penalty, dtype=torch.float64),
     )

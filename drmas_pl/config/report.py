@@ -1,15 +1,20 @@
-"""What a run prints at its end."""
+"""What people read of a run and an evaluation, and the record from which an evaluation can be repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import drmas_pl
 from drmas_pl.config.build import Run
+from drmas_pl.config.evaluation import EvaluationPlan
 from drmas_pl.data.module import Split
+from drmas_pl.trainer.evaluate import Evaluation
+from drmas_pl.trainer.state import template_hash
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.memory_plan import plan_memory
 from drmas_pl.workers.protocols import WorkerProtocol
@@ -72,9 +77,7 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     title = "metric" if summary["metric"] == "success" else f"metric, success = {summary['metric']}"
     rows = [(title, "before", "after")]
     rows += [(name, _number(name, before.get(name)), _number(name, after[name])) for name in after]
-    width = max(len(row[0]) for row in rows)
-    table = [f"{name:<{width}}  {before:>7}  {after:>7}" for name, before, after in rows]
-    table.insert(1, "-" * (width + 18))
+    table = aligned(rows, least=7)
     table += [
         f"{'cannot learn' if item.total else 'warning'}: {item.message}" for item in trainer.state.lasting
     ]
@@ -97,6 +100,81 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
             *(f"{name:<11} {path}" for name, path in places.items() if path is not None and path.exists()),
         ]
     )
+
+
+def aligned(rows: Sequence[Sequence[str]], *, least: int = 0) -> list[str]:
+    """Return the lines of a table with a line below its head; the first column is flush left, the others flush right.
+
+    >>> aligned([("metric", "after"), ("calls", "2.00")])
+    ['metric  after', '-------------', 'calls    2.00']
+    """
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [
+        "  ".join(
+            [row[0].ljust(first), *(cell.rjust(max(width, least)) for cell, width in zip(row[1:], others))]
+        )
+        for row in rows
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def evaluation_table(run: Run, result: Evaluation) -> str:
+    """Return avg@k, pass@k and greedy, overall and per data source, then calls per agent."""
+    settings = run.trainer.evaluation
+    columns = [f"avg@{settings.samples}", *(f"pass@{k}" for k in settings.pass_at)]
+    columns += ["greedy"] if result.greedy is not None else []
+    rows = [[run.team.unwrapped.metric, "tasks", *columns]]
+    for source, scores in result.sources.items():
+        numbers = [scores.get("sampled"), *(scores.get(f"pass@{k}") for k in settings.pass_at)]
+        numbers += [scores.get("greedy")] if result.greedy is not None else []
+        rows.append([source, f"{scores['tasks']:.0f}", *_percents(numbers)])
+    tasks = sum(scores["tasks"] for scores in result.sources.values())
+    overall = [result.sampled, *(result.pass_at.get(k) for k in settings.pass_at)]
+    overall += [result.greedy] if result.greedy is not None else []
+    rows.append(["all", f"{tasks:.0f}", *_percents(overall)])
+    width = max(len(row[0]) for row in rows)
+    lines = aligned(rows)
+    lines += ["", *(f"calls of {agent:<{width}} {calls:.2f}" for agent, calls in result.calls.items())]
+    if result.failed:
+        lines.append(
+            f"\n{result.failed} of {len(result.trajectories)} trajectories failed and count in nothing"
+        )
+    return "\n".join(lines)
+
+
+def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dict[str, Any]:
+    """Return everything that is needed to compare this evaluation with another one, or to repeat it."""
+    settings, data, config, split = run.trainer.evaluation, run.data, plan.config, plan.request.split
+    agents = {name: (group, agent) for group in run.groups.values() for name, agent in group.agents.items()}
+    retriever = getattr(run.team.unwrapped, "retriever", None)
+    scores = result.scores()
+    return {
+        "checkpoint": plan.request.checkpoint,
+        "iteration": None if plan.manifest is None else plan.manifest.iteration,
+        "models": {
+            name: {"path": plan.models[name], "weights_version": group.weights_version}
+            for name, (group, _) in agents.items()
+        },
+        "team": config["agents"]["_target_"],
+        "environment": config["env"]["_target_"],
+        "templates": {name: template_hash(agent) for name, (_, agent) in agents.items()},
+        "data": {"split": split, "fingerprint": data.fingerprints[split], "tasks": len(data.tasks(split))},
+        "retriever": getattr(retriever, "fingerprint", None),
+        "sampling": {
+            name: asdict(replace(agent.sampling, **settings.sampling)) for name, (_, agent) in agents.items()
+        },
+        "k": settings.samples,
+        "seed": run.trainer.seed,
+        "grader_version": drmas_pl.__version__,
+        "metric": run.team.unwrapped.metric,
+        f"avg@{settings.samples}": scores.pop("sampled"),
+        **{f"pass@{k}": value for k, value in scores.pop("pass_at").items()},
+        **scores,
+    }
+
+
+def _percents(shares: list[float | None]) -> list[str]:
+    return ["-" if share is None else f"{100 * share:.1f} %" for share in shares]
 
 
 def _checkpoint(trainer: MultiAgentTrainer) -> Path | None:

@@ -129,7 +129,7 @@ def cross_execution(passed: Tensor, gold_pass_rate: Tensor, *, eps: float = 1e-6
     A code is correct if it passes every gold test; its score is its gold pass rate, standardised over the task's codes. A
     test's sign says whether every correct code passes it. Its magnitude is the share of wrong codes on which it disagrees
     with what it says about the correct ones: wrong codes it rejects for a valid test, wrong codes it lets through otherwise.
-    Without a correct code tests cannot be judged and score 0.
+    Without a correct code tests cannot be scored and score 0.
 
     Args:
         passed: (C, U) bool, whether a code passes a generated test.

@@ -46,8 +46,8 @@ def pass_at_k(samples: Tensor | int, successes: Tensor | int, *, k: int) -> Tens
     total, failed = total.to(torch.float64), (total - solved).to(torch.float64)
     miss = torch.ones_like(failed)
     # A product of k ratios in [0, 1] is exact where factorials overflow; it ends at 0 once failures run out.
-    for drawn in range(k):
-        miss = miss * (failed - drawn).clamp_min(0.0) / (total - drawn)
+    for sample in range(k):
+        miss = miss * (failed - sample).clamp_min(0.0) / (total - sample)
     return 1.0 - miss
 
 

@@ -1,4 +1,4 @@
-"""What a critic is trained on and judged by: the clipped value loss and the variance of returns that its values explain.
+"""What a critic is trained on and measured by: the clipped value loss and the variance of returns that its values explain.
 
 Legend: N rows, T tokens, v value, R return, ε clip range.
 """

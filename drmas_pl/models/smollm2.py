@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from packaging.version import Version
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.errors import ConfigError
@@ -40,6 +39,8 @@ def converted() -> Path | None:
     gguf = find_gguf()
     if gguf is not None:
         return convert(gguf, cache_folder(metadata.version(PACKAGE)))
+    from packaging.version import Version
+
     found = cache_folder("*")
     ready = [folder for folder in found.parent.glob(found.name) if folder.is_dir()]
     return max(ready, key=lambda folder: Version(folder.name.removeprefix(f"{NAME}-")), default=None)

@@ -75,6 +75,8 @@ OPTIONAL = {
     "uvicorn",
     "wandb",
 }
+# what is installed with the package, and costs time whenever it is imported
+SELDOM_USED = {"matplotlib", "packaging", "psutil", "rich", "tensorboard"}
 
 MODULES = read_modules()
 IMPORTS = {name: read_imports(module, MODULES) for name, module in MODULES.items()}
@@ -220,12 +222,12 @@ def test_only_tools_see_hydra() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_optional_packages_are_imported_inside_functions() -> None:
+def test_optional_and_seldom_used_packages_are_imported_inside_functions() -> None:
     wrong = [
         f"{name}:{found.line} imports {found.target}"
         for name, imports in IMPORTS.items()
         for found in imports
-        if found.eager and found.target.split(".")[0] in OPTIONAL
+        if found.eager and found.target.split(".")[0] in OPTIONAL | SELDOM_USED
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -220,7 +220,7 @@ def test_values_are_required_and_counted(table: TurnBatch) -> None:
     assert GaeEstimator.needs_values and GaeEstimator().scopes is None
     with pytest.raises(
         ValueError,
-        match=r"needs the values of a critic in table\.values, got none; train with critic=value_head",
+        match=r"needs the values of a critic in batch\.values, got none; train with critic=value_head",
     ):
         GaeEstimator()(replace(table, values=None))
     assert table.values is not None

@@ -57,7 +57,7 @@ def test_a_failed_reward_spoils_earlier_rows_only() -> None:
     assert return_to_go(reward, zero, torch.tensor([0, 1, 2])).isnan().tolist() == [True, True, False]
 
 
-def test_seats_are_normalised_apart() -> None:
+def test_players_are_normalised_apart() -> None:
     reward, trajectory, step = rollout()
     player = torch.arange(40) % 2
     returns = return_to_go(reward, group_ids(trajectory, player), step, gamma=0.9)

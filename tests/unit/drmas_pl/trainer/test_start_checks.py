@@ -52,7 +52,7 @@ TEAM = WriterEditor(EvenEnv())
         ),
         (
             {"estimator": GroupNormalizer},
-            "estimator must be an AdvantageEstimator or a function from a TurnBatch to advantages, got <class",
+            "estimator must be an AdvantageEstimator or a function from a TurnBatch to advantages",
         ),
         ({"credit": "zero_sum"}, "credit must be a credit rule such as TeamReward(), got 'zero_sum' (str)"),
         ({"credit": ZeroSum}, "credit must be a credit rule such as TeamReward(), got <class"),
