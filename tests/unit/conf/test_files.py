@@ -6,10 +6,13 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from drmas_pl.algorithms.estimators import GroupNormalizer
 from drmas_pl.algorithms.objective import PolicyObjective
@@ -200,3 +203,33 @@ def test_retriever_files_name_every_argument_and_no_other(option: str) -> None:
 @pytest.mark.parametrize("option", [option for option in GROUPS["model"] if option != "hub"])
 def test_trained_weights_are_float32(option: str) -> None:
     assert compose_file("model", option)["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [
+        ("objective", "grpo"),
+        ("credit", "team"),
+        ("schedule", "joint"),
+        ("advantage", "dr_mas"),
+        ("advantage", "gae"),
+        ("advantage", "gigpo"),
+        ("advantage", "rloo"),
+        ("advantage", "reinforce_pp"),
+        ("advantage", "pass_at_k"),
+    ],
+)
+def test_a_file_and_its_class_have_the_same_defaults(group: str, option: str) -> None:
+    made = build(compose_file(group, option), group)
+    assert made == type(made)()
+
+
+def test_a_preset_holds_differences_only() -> None:
+    repeated = []
+    for file in sorted(Path(str(resources.files("drmas_pl.conf"))).glob("*/*.yaml")):
+        own = yaml.safe_load(file.read_text()) or {}
+        for base in own.pop("defaults", []):
+            parent = file.with_name(f"{base}.yaml")
+            inherited = yaml.safe_load(parent.read_text()) if parent.is_file() else {}
+            repeated += [f"{file}: {key}" for key in own if key in inherited and inherited[key] == own[key]]
+    assert not repeated
