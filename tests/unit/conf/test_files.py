@@ -228,8 +228,8 @@ def test_a_preset_holds_differences_only() -> None:
     repeated = []
     for file in sorted(Path(str(resources.files("drmas_pl.conf"))).glob("*/*.yaml")):
         own = yaml.safe_load(file.read_text()) or {}
-        for base in own.pop("defaults", []):
-            parent = file.with_name(f"{base}.yaml")
+        for base in (name for name in own.pop("defaults", []) if isinstance(name, str)):
+            parent = file.parent / f"{base}.yaml"
             inherited = yaml.safe_load(parent.read_text()) if parent.is_file() else {}
             repeated += [f"{file}: {key}" for key in own if key in inherited and inherited[key] == own[key]]
     assert not repeated
