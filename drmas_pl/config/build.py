@@ -136,14 +136,16 @@ def build_run(
         plans = plan_groups(
             bindings, sharing=run.sharing, iterations=iterations, warmup=warmup, schedule=trainer.schedule
         )
-        judges, load_judge = planned_critics(config, bindings, models, iterations=trainer.max_iterations)
-        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=judges)
+        critic_plans, load_critic = planned_critics(
+            config, bindings, models, iterations=trainer.max_iterations
+        )
+        pool, remote = cluster_groups(config, cluster, plans, load=load, engine=engine, critics=critic_plans)
         return Run(
             trainer,
             team,
             remote,
             data,
-            cluster_critics(config, pool, judges, bindings, load=load_judge),
+            cluster_critics(config, pool, critic_plans, bindings, load=load_critic),
             pool,
         )
     groups = build_groups(

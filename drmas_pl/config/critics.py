@@ -28,7 +28,7 @@ class CriticChoice:
 
     Attributes:
         model: Model they start from; None takes their agents' own.
-        sharing: Who is judged by whom.
+        sharing: Which agents share a critic.
     """
 
     model: str | None
