@@ -183,7 +183,9 @@ def settings(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in (where, *first["loc"]) if part != "")
+        # where several types are allowed, pydantic names the one that it tried: literal['a','b']
+        named = [str(part) for part in first["loc"] if not str(part).startswith("literal[")]
+        place = ".".join(part for part in (where, *named) if part != "")
         raise ConfigError(_message(place, first, first["input"] if first["loc"] else None)) from error
 
 
