@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ REQUESTS = [GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=6), seed=
 
 
 @pytest.fixture
-def model() -> Iterator[tuple[Any, Any]]:
-    yield tiny_policy(seed=3)
+def model() -> tuple[Any, Any]:
+    return tiny_policy(seed=3)
 
 
 def train(policy: Any) -> None:

@@ -28,7 +28,7 @@ def test_lone_surrogates_can_be_written() -> None:
 
 
 def test_numbers_that_json_does_not_know_are_refused() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not JSON compliant"):
         to_json(float("nan"))
 
 

@@ -114,7 +114,7 @@ def test_whatever_is_raised_nobody_waits_for_ever(error: BaseException) -> None:
 
 
 def test_a_lookup_with_too_few_answers_is_a_bug() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="is shorter than"):
         Gatherer(lambda queries, k: [], 4)(["a"], 1)
 
 

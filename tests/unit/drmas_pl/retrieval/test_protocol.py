@@ -26,7 +26,7 @@ def test_requests_have_two_forms() -> None:
         "topk": 1,
         "return_scores": True,
     }
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="too many values"):
         write_request(["a", "b"], 1, form="query")
 
 
