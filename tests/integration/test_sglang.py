@@ -96,13 +96,13 @@ def engine(group: PolicyWorker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def process_id(engine: SglangEngine) -> int:
-    server = engine._keeper.server
+    server = engine._manager.server
     assert server is not None and server.process is not None
     return server.process.pid
 
 
 def address(engine: SglangEngine) -> str:
-    server = engine._keeper.server
+    server = engine._manager.server
     assert server is not None
     return server.client.url
 
@@ -205,7 +205,7 @@ def test_rollouts_of_the_hierarchy_have_the_trainers_log_probs_and_repeat(
 def test_new_weights_arrive_by_every_way_at_an_address(
     engine: SglangEngine, group: PolicyWorker, sync: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = engine._keeper.server
+    server = engine._manager.server
     assert server is not None
     monkeypatch.setenv("DRMAS_ENGINE_KEY", server.client._headers["Authorization"].removeprefix("Bearer "))
     guest = SglangEngine(group.policy, group.tokenizer, url=address(engine), sync=sync, probe_tolerance=1e-4)

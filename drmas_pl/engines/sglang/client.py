@@ -55,7 +55,9 @@ class Client:
     def __init__(
         self, url: str, *, max_concurrent: int = 256, timeout: float = 600.0, key: str | None = None
     ) -> None:
-        self.url, self.max_concurrent, self.timeout = url.rstrip("/"), max_concurrent, timeout
+        self.url = url.rstrip("/")
+        self.max_concurrent = max_concurrent
+        self.timeout = timeout
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)

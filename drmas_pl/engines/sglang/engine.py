@@ -1,11 +1,8 @@
 """The engine that generates with an sglang server.
 
-Its states, entered in this order only::
-
-    ASLEEP ──wake()──▶ AWAKE (the server runs; with the first use its weights are current and probed) ──sleep()──▶ ASLEEP
-
-A server that is gone is started again from the policy's weights, which do not change while an engine is awake, and what it had not
-answered is asked again: with a seed per request the answers are those it would have given.
+Its states are those of :class:`drmas_pl.engines.sglang.session.EngineState`. A server that is gone is started again from the policy's
+weights, which do not change while an engine is awake, and what it had not answered is asked again: with a seed per request the answers
+are those it would have given.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,35 +20,25 @@ from torch import Tensor, nn
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.served import ServedEngine
-from drmas_pl.engines.sglang.asking import abort_all, ask
-from drmas_pl.engines.sglang.assembly import (
+from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
+from drmas_pl.engines.sglang.factory import (
     check_address,
     check_devices,
-    find_keeper,
+    find_manager,
     lora_settings,
-    make_transport,
+    make_weight_sync,
 )
-from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
-from drmas_pl.engines.sglang.probe import TOLERANCES
-from drmas_pl.engines.sglang.residency import Release
+from drmas_pl.engines.sglang.generate import abort_all, generate_all
 from drmas_pl.engines.sglang.server import Server
-from drmas_pl.engines.sglang.settings import ServerSettings
-from drmas_pl.engines.sglang.tenant import ServerSession
-from drmas_pl.engines.sglang.transport import Sync
-from drmas_pl.engines.sglang.versions import RESERVED_TOKENS
+from drmas_pl.engines.sglang.server_manager import Release
+from drmas_pl.engines.sglang.session import TOLERANCES, EngineState, ServerSession
+from drmas_pl.engines.sglang.settings import RESERVED_TOKENS, ServerSettings
+from drmas_pl.engines.sglang.weight_sync.base import Sync
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Stage(Enum):
-    """What the engine may do."""
-
-    ASLEEP = "asleep"
-    AWAKE = "awake"
-    CLOSED = "closed"
 
 
 class SglangEngine(ServedEngine):
@@ -66,7 +52,7 @@ class SglangEngine(ServedEngine):
         tokenizer: Its tokenizer.
         python: Interpreter of the environment in which sglang is installed.
         url: Address of a running server, instead of ``python``. It must serve this model to nobody else.
-        sync: How new weights get there; see :mod:`drmas_pl.engines.sglang.transport`.
+        sync: How new weights get there; see :mod:`drmas_pl.engines.sglang.weight_sync.base`.
         release: What the server gives back while others train: ``nothing``, the ``cache``, or ``all`` (cache and weights). None
             releases all on a GPU of ours and nothing elsewhere.
         server: How the server is started.
@@ -110,7 +96,7 @@ class SglangEngine(ServedEngine):
             raise ConfigError(
                 "neither tokenizer nor generation config name an end token; pass stop_token_ids"
             )
-        self._keeper = find_keeper(
+        self._manager = find_manager(
             policy,
             tokenizer,
             python=python,
@@ -120,41 +106,41 @@ class SglangEngine(ServedEngine):
             release=release,
             client={"max_concurrent": max_concurrent, "timeout": request_timeout},
         )
-        self.own_weights = self._keeper.release == "nothing"
-        self._transport = make_transport(sync, self._keeper)
+        self.own_weights = self._manager.release == "nothing"
+        self._weight_sync = make_weight_sync(sync, self._manager)
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        if probe_tolerance is None:
+            probe_tolerance = TOLERANCES.get(self._manager.dtype, 1e-3)
         limits = (settings.context_length, usable_context(policy.config))
-        self._tenant = ServerSession(
-            self._keeper,
-            self._transport,
+        known_limits = [limit - RESERVED_TOKENS for limit in limits if limit is not None]
+        self._session = ServerSession(
+            self._manager,
+            self._weight_sync,
             policy=policy,
             tokenizer=tokenizer,
-            tolerance=TOLERANCES.get(self._keeper.dtype, 1e-3)
-            if probe_tolerance is None
-            else probe_tolerance,
-            context_length=min(
-                (limit - RESERVED_TOKENS for limit in limits if limit is not None), default=None
-            ),
+            tolerance=probe_tolerance,
+            context_length=min(known_limits, default=None),
         )
-        self.context_length = self._tenant.context_length
-        self._stage = Stage.ASLEEP
+        self.context_length = self._session.context_length
         self._thread: ThreadPoolExecutor | None = None
         self._begun: Future[list[Completion]] | None = None
-        self._finalizer = weakref.finalize(self, self._keeper.leave, self._tenant)
+        # an engine that nobody closes must not leave its server behind
+        self._finalizer = weakref.finalize(self, self._manager.unregister, self._session)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once; see :meth:`Engine.generate`.
 
         A request that the server refuses, or does not answer in time, comes back with finish reason ``abort``.
         """
-        if self._stage is not Stage.AWAKE:
-            raise EngineError(f"the engine is {self._stage.value}; call wake() before generate()")
-        rooms = [remaining_tokens(request, self.context_length) for request in requests]
+        state = self._session.state
+        if not state.is_awake:
+            raise EngineError(f"the engine is {state.value}; call wake() before generate()")
+        limits = [remaining_tokens(request, self.context_length) for request in requests]
         self._check_ids(requests)
         done: dict[int, Completion] = {}
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         if requests:
-            self._persist(lambda: self._ask(requests, rooms, [i for i in order if i not in done], done))
+            self._persist(lambda: self._ask(requests, limits, [i for i in order if i not in done], done))
         return [done[i] for i in range(len(requests))]
 
     def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
@@ -175,79 +161,81 @@ class SglangEngine(ServedEngine):
 
     def wake(self) -> None:
         """Start the server if none runs, else give it the memory of its weights back."""
-        if self._stage is Stage.CLOSED:
+        state = self._session.state
+        if state is EngineState.CLOSED:
             raise EngineError("the engine is closed for good; build a new one")
-        if self._stage is Stage.ASLEEP:
-            self._stage = Stage.AWAKE
+        if state is EngineState.ASLEEP:
             try:
-                self._persist(lambda: self._tenant.resume(self.weights_version))
+                self._persist(lambda: self._session.wake(self.weights_version))
             except BaseException:
-                self._stage = Stage.ASLEEP
+                self._session.state = EngineState.ASLEEP
                 raise
 
     def sync(self, version: int) -> None:
         """Bring the policy's weights to the server and compare log-probs; a sleeping engine does so when it is next used."""
         self.weights_version = version
-        self._tenant.outdate(asleep=self._stage is not Stage.AWAKE)
-        if self._stage is Stage.AWAKE:
+        self._session.outdate()
+        if self._session.state.is_awake:
             self._persist(self._prepare)
 
     def detach(self) -> None:
-        """Have the server hold the newest weights, probed; one that is lost after this cannot be started again until it is synchronised."""
+        """Have the server hold the newest weights, checked.
+
+        A server that is lost after this cannot be started again until the next :meth:`sync`.
+        """
         self._persist(self._prepare)
-        self._tenant.detach()
+        self._session.detach()
 
     def sleep(self) -> None:
         """Have the server release what is configured."""
-        if self._stage is not Stage.AWAKE:
+        if not self._session.state.is_awake:
             return
-        self._stage = Stage.ASLEEP
-        server = self._keeper.server
+        server = self._manager.server
         try:
-            self._tenant.rest()
+            self._session.sleep()
         except (ServerLost, RequestTimeout) as error:
             log.warning("the server is gone and will be started again when it is needed: %s", error)
-            self._tenant.drop(server)
+            self._session.drop(server)
 
     def close(self) -> None:
         """Stop the server, if it is ours, and refuse to generate for good."""
-        self._stage = Stage.CLOSED
+        self._session.close()
         if self._thread is not None:
             if self._begun is not None:
                 self._give_up(self._begun)
             self._thread.shutdown()
-        if self._keeper.server is not None:
+        if self._manager.server is not None:
             with suppress(EngineError):
-                self._transport.close()
+                self._weight_sync.close()
         self._finalizer()
 
     def use_devices(self, devices: Sequence[str]) -> None:
         """Have the server see these GPUs alone; see :meth:`ServedEngine.use_devices`."""
-        if self._keeper.url is None and self._keeper.device == "cuda" and devices:
-            check_devices(self._keeper.settings, devices)
-            self._keeper.devices = tuple(devices)
+        if self._manager.url is None and self._manager.device == "cuda" and devices:
+            check_devices(self._manager.settings, devices)
+            self._manager.devices = tuple(devices)
 
     def probe_ids(self) -> tuple[int, ...]:
         """Return the token ids that trainer and server both score; see :meth:`ServedEngine.probe_ids`."""
-        return self._tenant.probe_ids()
+        return self._session.probe_ids()
 
     def take(self, weights: Mapping[str, Tensor], probe: tuple[int, ...], logprobs: Sequence[float]) -> None:
         """Start and update servers from these weights; see :meth:`ServedEngine.take`."""
-        self._tenant.take(weights, probe, logprobs)
+        self._session.take(weights, probe, logprobs)
 
     def _give_up(self, future: Future[list[Completion]]) -> None:
         """Have the server end what it is still at work on."""
-        if not future.done() and self._keeper.server is not None:
-            abort_all(self._keeper.server)
+        if not future.done() and self._manager.server is not None:
+            abort_all(self._manager.server)
 
     def _prepare(self) -> Server:
         """Return the server, with the current weights."""
-        return self._tenant.prepare(self.weights_version, self.autocast)
+        return self._session.prepare(self.weights_version, self.autocast)
 
     def _ask(
         self,
         requests: Sequence[GenerationRequest],
-        rooms: Sequence[int],
+        limits: Sequence[int],
         chosen: list[int],
         done: dict[int, Completion],
     ) -> None:
@@ -256,14 +244,14 @@ class SglangEngine(ServedEngine):
         Raises:
             ServerLost: The server went away; what it had answered until then is noted.
         """
-        answers = ask(
+        answers = generate_all(
             self._prepare(),
             [requests[i] for i in chosen],
-            [rooms[i] for i in chosen],
+            [limits[i] for i in chosen],
             stop_token_ids=self.stop_token_ids,
-            adapter=self._transport.adapter,
+            adapter=self._weight_sync.adapter,
             version=self.weights_version,
-            named=self._transport.replaces,
+            named=self._weight_sync.replaces,
         )
         done.update({i: answer for i, answer in zip(chosen, answers) if isinstance(answer, Completion)})
         for answer in answers:
@@ -275,15 +263,15 @@ class SglangEngine(ServedEngine):
         for left in reversed(range(self.max_restarts + 1)):
             try:
                 found = action()
-                self.context_length = self._tenant.context_length
+                self.context_length = self._session.context_length
                 return found
             except ServerLost as error:
-                lost = self._tenant.met
-                words = "" if lost is None else lost.last_words()
-                self._tenant.drop(lost)
+                lost = self._session.known
+                tail = "" if lost is None else lost.log_tail()
+                self._session.drop(lost)
                 if not left:
                     raise EngineError(
-                        f"the server was lost {self.max_restarts + 1} times in a row: {error}; {words}"
+                        f"the server was lost {self.max_restarts + 1} times in a row: {error}; {tail}"
                     ) from error
                 log.warning("the server was lost and is started again: %s", error)
         raise AssertionError("the last attempt returns or raises")

@@ -13,8 +13,14 @@ from typing import Any
 
 from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
 from drmas_pl.engines.sglang.process import LAUNCHER, ServerProcess, reserved_port
-from drmas_pl.engines.sglang.settings import ServerSettings, launch_flags
-from drmas_pl.engines.sglang.versions import INFO_PATHS, Device, ServerApi, device_environment
+from drmas_pl.engines.sglang.settings import (
+    DEVICE_ENVIRONMENT,
+    INFO_PATHS,
+    Device,
+    ServerApi,
+    ServerSettings,
+    launch_flags,
+)
 from drmas_pl.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -47,14 +53,15 @@ class Server:
         start_timeout: float,
         name: str | None = None,
     ) -> None:
-        self.client, self.process = client, process
+        self.client = client
+        self.process = process
         self._await_health(start_timeout)
         if name is not None:
             self._check_locked()
         self.info = self._read_info()
         if name is not None and self.info.get("served_model_name") != name:
             raise self._foreign("it has another name")
-        self.dialect = ServerApi.of(str(self.info.get("version")))
+        self.api = ServerApi.of(str(self.info.get("version")))
 
     @property
     def alive(self) -> bool:
@@ -78,19 +85,17 @@ class Server:
         limit = self.info.get("max_req_input_len")
         return None if limit is None else int(limit)
 
-    def state(self) -> str:
+    def exit_report(self) -> str:
         """Say how the server ended and where its output is."""
         if self.process is None:
             return f"the server at {self.client.url} is not ours, so look at its own output"
         return f"its exit code is {self.process.exit_code}, its output is in {self.process.log_file}"
 
-    def last_words(self) -> str:
-        """Return :meth:`state` and the end of the output."""
-        return (
-            self.state()
-            if self.process is None
-            else f"{self.state()}, which ends with:\n{self.process.tail()}"
-        )
+    def log_tail(self) -> str:
+        """Return :meth:`exit_report` and the end of the output."""
+        if self.process is None:
+            return self.exit_report()
+        return f"{self.exit_report()}, which ends with:\n{self.process.tail()}"
 
     def stop(self, timeout: float) -> None:
         """Close the connections and, if the server is ours, end it."""
@@ -102,7 +107,7 @@ class Server:
         deadline = time.monotonic() + timeout
         while True:
             if not self.alive:
-                raise EngineError(f"the server ended while it started; {self.last_words()}")
+                raise EngineError(f"the server ended while it started; {self.log_tail()}")
             try:
                 self.client.get("/health", timeout=30.0, with_key=False)
                 return
@@ -110,7 +115,7 @@ class Server:
                 if time.monotonic() > deadline:
                     raise EngineError(
                         f"the server at {self.client.url} did not answer within {timeout:g} s ({error}); raise engine.server.start_timeout "
-                        f"if it only needs longer; {self.last_words()}"
+                        f"if it only needs longer; {self.log_tail()}"
                     ) from error
             time.sleep(POLL_SECONDS)
 
@@ -126,7 +131,7 @@ class Server:
     def _foreign(self, reason: str) -> EngineError:
         return EngineError(
             f"the server at {self.client.url} is not the one that was started there: {reason}; leave engine.server.port out, or "
-            f"choose a port that nobody listens on; {self.last_words()}"
+            f"choose a port that nobody listens on; {self.log_tail()}"
         )
 
     def _read_info(self) -> Mapping[str, Any]:
@@ -178,7 +183,7 @@ def launch(
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
     environment = {
         **visible,
-        **device_environment(device),
+        **DEVICE_ENVIRONMENT[device],
         **{variable: str(value) for variable, value in settings.environment.items()},
         **({} if "api_key" in own else {KEY_VARIABLE: key}),
         **({} if "served_model_name" in own else {NAME_VARIABLE: name}),

@@ -1,14 +1,88 @@
-"""Settings of a server that this library starts, and the command line that they become."""
+"""Settings of a server that this library starts, the command line that they become, and what differs between sglang's versions.
+
+A :class:`ServerApi` is made from the version that a running server reports; everything that builds a request asks it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drmas_pl.engines.sglang.versions import Device, device_flags
+from drmas_pl.errors import EngineError
 from drmas_pl.utils.validation import check_fields
+
+Device = Literal["cuda", "cpu"]
+OLDEST = (0, 5, 3)
+# Paths under which a server tells its settings and sizes; the second one is the older name.
+INFO_PATHS = ("/server_info", "/get_server_info")
+# Flags and environment variables with which a server computes on a device.
+_DEVICE_FLAGS: dict[Device, dict[str, str | bool]] = {
+    "cuda": {},
+    "cpu": {"device": "cpu", "attention-backend": "torch_native", "disable-overlap-schedule": True},
+}
+DEVICE_ENVIRONMENT: dict[Device, dict[str, str]] = {"cuda": {}, "cpu": {"SGLANG_USE_CPU_ENGINE": "1"}}
+# A request's prompt must stay this much below the context length that the server is given.
+RESERVED_TOKENS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ServerApi:
+    """How to speak to one version.
+
+    Attributes:
+        version: Three numbers.
+    """
+
+    version: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, text: str) -> ServerApi:
+        """Read a version as a server reports it.
+
+        Raises:
+            EngineError: It is no version, or older than what is supported.
+
+        >>> ServerApi.of("0.5.21.post1").version
+        (0, 5, 21)
+        """
+        match = re.search(r"(\d+)\D+(\d+)\D+(\d+)", text)
+        if match is None:
+            raise EngineError(
+                f"the server reports the version {text!r}; expected three numbers such as 0.5.21"
+            )
+        version = (int(match[1]), int(match[2]), int(match[3]))
+        if version < OLDEST:
+            wanted = ".".join(map(str, OLDEST))
+            raise EngineError(
+                f"the server runs sglang {text}, but {wanted} or newer is needed: pip install 'sglang>={wanted}'"
+            )
+        return cls(version)
+
+    @property
+    def has_update_session(self) -> bool:
+        """Whether weights sent by a group or as tensors belong between ``begin_weight_update`` and ``end_weight_update``."""
+        return self.version >= (0, 5, 21)
+
+    @property
+    def rank_field(self) -> str:
+        """Name of the request's field that chooses a data-parallel rank."""
+        return "routed_dp_rank" if self.version >= (0, 5, 10) else "data_parallel_rank"
+
+    @property
+    def seed_bits(self) -> int:
+        """Bits of a request's sampling seed; older samplers keep it in a signed 32-bit number."""
+        return 63 if self.version >= (0, 5, 10) else 31
+
+    def seed(self, seed: int) -> int:
+        """Fit a seed into the bits that the sampler keeps.
+
+        >>> ServerApi.of("0.5.3").seed(2**40 + 5), ServerApi.of("0.5.21").seed(2**40 + 5) == 2**40 + 5
+        (5, True)
+        """
+        return seed % (1 << self.seed_bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +186,7 @@ def launch_flags(
         "enable-lora": settings.lora_rank is not None,
         "max-lora-rank": settings.lora_rank,
         "lora-target-modules": list(settings.lora_targets) or None,
-        **device_flags(device),
+        **_DEVICE_FLAGS[device],
         **settings.arguments,
     }
     return [word for name, value in flags.items() for word in _words(name.replace("_", "-"), value)]

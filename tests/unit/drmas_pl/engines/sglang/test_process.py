@@ -118,7 +118,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., SglangEngine]]:
 
 
 def process_of(engine: SglangEngine) -> ServerProcess:
-    server = engine._keeper.server
+    server = engine._manager.server
     assert server is not None and server.process is not None
     return server.process
 
@@ -212,7 +212,7 @@ def test_everybody_elses_requests_are_refused_and_nobody_can_read_the_key(make_e
     engine = make_engine()
     engine.wake()
     assert engine.generate([REQUEST])[0].token_ids == (3, 4)
-    server = engine._keeper.server
+    server = engine._manager.server
     for path in ("/server_info", "/generate"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(server.client.url + path, data=b"{}" if path == "/generate" else None)
@@ -227,13 +227,13 @@ def test_everybody_elses_requests_are_refused_and_nobody_can_read_the_key(make_e
     assert len(key) > 40 and stat.S_IMODE(server.process.log_file.parent.stat().st_mode) == 0o700
     other = make_engine()
     other.wake()
-    assert other._keeper.server.client._headers["Authorization"] != key
+    assert other._manager.server.client._headers["Authorization"] != key
 
 
 def test_a_key_and_a_name_of_the_users_own_are_kept(make_engine: Any) -> None:
     engine = make_engine(arguments={"api-key": "mine", "served_model_name": "my-model"})
     engine.wake()
-    server = engine._keeper.server
+    server = engine._manager.server
     assert server.client._headers == {"Authorization": "Bearer mine"}
     assert server.info["served_model_name"] == "my-model"
 

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from drmas_pl.engines.served import policy_logprobs
-from drmas_pl.engines.sglang import residency as residency_module
-from drmas_pl.engines.sglang.memory import check_released, free_bytes
-from drmas_pl.engines.sglang.probe import check_probe, probe_ids
-from drmas_pl.engines.sglang.protocol import read_completion
-from drmas_pl.engines.sglang.residency import Residency
+from drmas_pl.engines.sglang import server_manager
+from drmas_pl.engines.sglang.generate import read_completion
 from drmas_pl.engines.sglang.server import attach
-from drmas_pl.engines.sglang.settings import ServerSettings, launch_flags
-from drmas_pl.engines.sglang.versions import ServerApi
+from drmas_pl.engines.sglang.server_manager import MemoryOccupation, check_released, free_bytes
+from drmas_pl.engines.sglang.session import compare_logprobs, weight_check_ids
+from drmas_pl.engines.sglang.settings import ServerApi, ServerSettings, launch_flags
 from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
 from tests.helpers.fake_sglang import FakeSglang
@@ -89,9 +87,9 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     ],
 )
 def test_versions_differ_where_they_do(version: str, session: bool, rank: str, bits: int) -> None:
-    dialect = ServerApi.of(version)
-    assert (dialect.has_update_session, dialect.rank_field, dialect.seed_bits) == (session, rank, bits)
-    assert 0 <= dialect.seed(2**63 - 1) < 2**bits
+    api = ServerApi.of(version)
+    assert (api.has_update_session, api.rank_field, api.seed_bits) == (session, rank, bits)
+    assert 0 <= api.seed(2**63 - 1) < 2**bits
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_the_older_path_of_the_info_is_found_and_a_stranger_refused() -> None:
     fake = FakeSglang(*tiny_policy())
     fake.hooks["/server_info"] = lambda body: (404, {"detail": "Not Found"})
     server = attach(fake.url, start_timeout=5.0, client={})
-    assert server.dialect.version == (0, 5, 21) and server.alive and server.context_length == 122
+    assert server.api.version == (0, 5, 21) and server.alive and server.context_length == 122
     server.stop(0)
     fake.hooks["/get_server_info"] = fake.hooks["/server_info"]
     with pytest.raises(EngineError, match="it is no sglang server"):
@@ -131,19 +129,21 @@ def test_answers_that_contradict_themselves_are_errors(meta: dict[str, Any], mes
         read_completion({"output_ids": [5], "meta_info": meta}, version=0)
 
 
-def test_the_probe_notices_other_weights_and_nan() -> None:
+def test_the_weight_check_notices_other_weights_and_nan() -> None:
     policy, tokenizer = tiny_policy()
     policy.train()
-    ids = probe_ids(tokenizer, limit=10)
+    ids = weight_check_ids(tokenizer, limit=10)
     found = policy_logprobs(policy, ids, nullcontext)
-    assert policy.training and len(ids) == 10 and len(found) == 9 and check_probe(found, found, 0.0) == 0.0
+    assert (
+        policy.training and len(ids) == 10 and len(found) == 9 and compare_logprobs(found, found, 0.0) == 0.0
+    )
     logits = policy(input_ids=torch.tensor([ids])).logits.log_softmax(-1)[0].detach()
     assert found == pytest.approx([float(logits[at, token]) for at, token in enumerate(ids[1:])], abs=1e-5)
     for wrong in ([value + 0.1 for value in found], [float("nan"), *found[1:]]):
         with pytest.raises(EngineError, match="it holds other weights"):
-            check_probe(wrong, found, 0.05)
+            compare_logprobs(wrong, found, 0.05)
     with pytest.raises(EngineError, match="scored 1 tokens of the probe, expected 9"):
-        check_probe(found[:1], found, 1.0)
+        compare_logprobs(found[:1], found, 1.0)
 
 
 def test_memory_that_was_not_released_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +155,10 @@ def test_memory_that_was_not_released_is_told_with_its_numbers(monkeypatch: pyte
     fake = FakeSglang(*tiny_policy())
     server = attach(fake.url, start_timeout=5.0, client={})
     free = iter((100, 50))
-    monkeypatch.setattr(residency_module, "free_bytes", lambda device: next(free))
+    monkeypatch.setattr(server_manager, "free_bytes", lambda device: next(free))
     with pytest.raises(EngineError, match="released its memory"):
-        Residency("all", measured=True).sleep(server.client, torch.device("cuda"))
-    Residency("nothing", measured=True).sleep(server.client, torch.device("cuda"))
+        MemoryOccupation("all", measured=True).sleep(server.client, torch.device("cuda"))
+    MemoryOccupation("nothing", measured=True).sleep(server.client, torch.device("cuda"))
     assert fake.paths() == ["/pause_generation", "/flush_cache", "/release_memory_occupation"]
     server.stop(0)
     fake.close()

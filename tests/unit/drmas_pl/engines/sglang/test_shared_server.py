@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from drmas_pl.engines.sglang import keeper as keeping
-from drmas_pl.engines.sglang.assembly import find_keeper
+from drmas_pl.engines.sglang import server_manager
 from drmas_pl.engines.sglang.engine import SglangEngine
+from drmas_pl.engines.sglang.factory import find_manager
 from drmas_pl.engines.sglang.server import Server, attach
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.transformers import TransformersEngine
@@ -66,7 +66,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSglang]]:
         fakes[-1].weight_version = str(version)
         return attach(fakes[-1].url, start_timeout=5.0, client=client)
 
-    monkeypatch.setattr(keeping, "launch", launch)
+    monkeypatch.setattr(server_manager, "launch", launch)
     yield fakes
     for fake in fakes:
         fake.close()
@@ -189,37 +189,37 @@ def test_the_server_ends_with_its_last_engine(make: Make, started: list[FakeSgla
     for engine in (first, second):
         engine.wake()
     first.close()
-    assert second.generate(REQUESTS) and second._keeper.server is not None
+    assert second.generate(REQUESTS) and second._manager.server is not None
     second.close()
-    assert second._keeper.server is None and len(started) == 1
+    assert second._manager.server is None and len(started) == 1
 
 
 def test_other_terms_and_other_bases_mean_another_server(
     make: Make, policies: dict[str, AdapterPolicy]
 ) -> None:
     first, second, third = make("a"), make("b", server={"max_total_tokens": 64}), make("frozen")
-    assert first._keeper is third._keeper is not second._keeper
-    assert second._keeper.settings.lora_rank == first._keeper.settings.lora_rank == 4
-    terms: dict[str, Any] = {**first._keeper.terms}
+    assert first._manager is third._manager is not second._manager
+    assert second._manager.settings.lora_rank == first._manager.settings.lora_rank == 4
+    terms: dict[str, Any] = {**first._manager.terms}
     other = share_base(tiny_policy(seed=3, context_length=128)[0], ["a"], LoraSettings(rank=4), path="base")[
         "a"
     ]
-    plain = [find_keeper(tiny_policy()[0], TOKENIZER, **terms) for _ in range(2)]
-    assert find_keeper(policies["b"], TOKENIZER, **terms) is first._keeper
-    assert find_keeper(other, TOKENIZER, **terms) is not first._keeper and plain[0] is not plain[1]
+    plain = [find_manager(tiny_policy()[0], TOKENIZER, **terms) for _ in range(2)]
+    assert find_manager(policies["b"], TOKENIZER, **terms) is first._manager
+    assert find_manager(other, TOKENIZER, **terms) is not first._manager and plain[0] is not plain[1]
 
 
 def test_a_base_that_nobody_uses_any_more_is_let_go(policies: dict[str, AdapterPolicy]) -> None:
-    from drmas_pl.engines.sglang.assembly import _KEEPERS
+    from drmas_pl.engines.sglang.factory import _MANAGERS
 
     engine = SglangEngine(policies["a"], TOKENIZER, url="http://a")
-    assert any(keeper is engine._keeper for keeper in _KEEPERS)
+    assert any(manager is engine._manager for manager in _MANAGERS)
     engine.close()
     shared = id(policies["a"].shared)
     del engine
     policies.clear()
     gc.collect()
-    assert not any(id(getattr(keeper.policy, "shared", None)) == shared for keeper in _KEEPERS)
+    assert not any(id(getattr(manager.policy, "shared", None)) == shared for manager in _MANAGERS)
 
 
 def test_a_running_server_must_keep_the_base_when_it_releases_all(policies: dict[str, AdapterPolicy]) -> None:

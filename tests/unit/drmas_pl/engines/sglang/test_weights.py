@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from drmas_pl.engines.sglang.weights import (
+from drmas_pl.engines.sglang.weight_sync.base import (
     WholePolicy,
     buckets,
     checkpoint_weights,

@@ -1,4 +1,4 @@
-"""What each transport sends, version by version; the sending itself is shown with a real server in tests/integration."""
+"""What each weight sync sends, version by version; the sending itself is shown with a real server in tests/integration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drmas_pl.engines.sglang import streams
-from drmas_pl.engines.sglang.assembly import lora_settings, make_transport
 from drmas_pl.engines.sglang.engine import SglangEngine
-from drmas_pl.engines.sglang.folders import AdapterTransport, DiskTransport
+from drmas_pl.engines.sglang.factory import lora_settings, make_weight_sync
 from drmas_pl.engines.sglang.server import Server, attach
 from drmas_pl.engines.sglang.settings import ServerSettings
-from drmas_pl.engines.sglang.streams import GroupTransport, TensorTransport, serialize
-from drmas_pl.engines.sglang.weights import checkpoint_weights, has_adapters
+from drmas_pl.engines.sglang.weight_sync import tensor as tensor_sync
+from drmas_pl.engines.sglang.weight_sync.base import checkpoint_weights, has_adapters
+from drmas_pl.engines.sglang.weight_sync.disk import AdapterSync, DiskSync
+from drmas_pl.engines.sglang.weight_sync.tensor import GroupSync, TensorSync, serialize
 from drmas_pl.errors import EngineError
 from drmas_pl.models.adapters import LoraSettings, share_base
 from drmas_pl.testing import tiny_policy
@@ -61,7 +61,7 @@ class Group:
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     Group.made = []
-    monkeypatch.setattr(streams, "UpdateGroup", Group)
+    monkeypatch.setattr(tensor_sync, "UpdateGroup", Group)
     return Group.made
 
 
@@ -70,9 +70,9 @@ def test_a_group_is_made_once_and_every_bucket_announced(
     fake: FakeSglang, groups: list[Group], version: str, session: bool
 ) -> None:
     fake.info |= {"version": version, "tp_size": 2}
-    server, transport = connect(fake), GroupTransport(bucket_bytes=20_000, dtype=torch.bfloat16)
+    server, weight_sync = connect(fake), GroupSync(bucket_bytes=20_000, dtype=torch.bfloat16)
     for number in (1, 2):
-        transport.push(server, POLICY, number)
+        weight_sync.push(server, POLICY, number)
     (group,) = groups
     (meeting,) = fake.bodies("/init_weights_update_group")
     assert meeting["world_size"] == group.settings["world_size"] == 3 and meeting["rank_offset"] == 1
@@ -97,14 +97,14 @@ def test_a_group_is_made_once_and_every_bucket_announced(
     assert (fake.paths().count("/begin_weight_update"), fake.paths().count("/end_weight_update")) == (
         (2, 2) if session else (0, 0)
     )
-    transport.forget()
+    weight_sync.forget()
     assert group.closed
-    transport.push(server, POLICY, 3)
+    weight_sync.push(server, POLICY, 3)
     assert (
         len(groups) == 2 and groups[1].name != group.name and not fake.bodies("/destroy_weights_update_group")
     )
-    transport.close()
-    transport.close()
+    weight_sync.close()
+    weight_sync.close()
     assert (
         fake.bodies("/destroy_weights_update_group") == [{"group_name": groups[1].name}] and groups[1].closed
     )
@@ -118,15 +118,15 @@ def test_a_broadcast_that_fails_is_told_with_the_servers_reason_and_closes_the_s
         raise RuntimeError("connection closed by peer")
 
     monkeypatch.setattr(Group, "broadcast", fail)
-    server, transport = connect(fake), GroupTransport(timeout=5.0)
+    server, weight_sync = connect(fake), GroupSync(timeout=5.0)
     with pytest.raises(EngineError, match="the broadcast of weights failed: connection closed by peer"):
-        transport.push(server, POLICY, 1)
+        weight_sync.push(server, POLICY, 1)
     fake.hooks["/update_weights_from_distributed"] = lambda body: (
         400,
         {"success": False, "message": "no such name"},
     )
     with pytest.raises(EngineError, match="no such name"):
-        transport.push(server, POLICY, 1)
+        weight_sync.push(server, POLICY, 1)
     assert not fake.session
     server.stop(0)
 
@@ -136,7 +136,7 @@ def test_tensors_arrive(fake: FakeSglang, version: str) -> None:
     fake.info["version"] = version
     server = connect(fake)
     other, _ = tiny_policy(seed=4, context_length=128)
-    TensorTransport(bucket_bytes=20_000).push(server, other, 7)
+    TensorSync(bucket_bytes=20_000).push(server, other, 7)
     assert (
         fake.weight_version == "7"
         and len(fake.bodies("/update_weights_from_tensor")) > 1
@@ -150,7 +150,7 @@ def test_tensors_arrive(fake: FakeSglang, version: str) -> None:
 def test_every_rank_gets_tensors_of_its_own(fake: FakeSglang) -> None:
     fake.info["tp_size"] = 2
     server = connect(fake)
-    TensorTransport().push(server, POLICY, 1)
+    TensorSync().push(server, POLICY, 1)
     (body,) = fake.bodies("/update_weights_from_tensor")
     assert len(body["serialized_named_tensors"]) == 2
     server.stop(0)
@@ -166,9 +166,9 @@ def test_the_disk_holds_one_version_for_as_long_as_it_is_read(fake: FakeSglang, 
     fake.hooks["/update_weights_from_disk"] = lambda body: seen.append(
         sorted(path.name for path in Path(body["model_path"]).iterdir())
     )
-    transport = DiskTransport(TOKENIZER, folder=lambda: tmp_path, dtype=torch.float32)
+    weight_sync = DiskSync(TOKENIZER, folder=lambda: tmp_path, dtype=torch.float32)
     for version in (1, 2):
-        transport.push(server, POLICY, version)
+        weight_sync.push(server, POLICY, version)
     assert list(tmp_path.iterdir()) == [] and {"model.safetensors", "config.json", "tokenizer.json"} <= set(
         seen[0]
     )
@@ -201,11 +201,11 @@ class Adapted(nn.Module):
 
 
 def test_every_version_of_an_adapter_has_a_name_of_its_own(fake: FakeSglang, tmp_path: Path) -> None:
-    server, transport = connect(fake), AdapterTransport(folder=lambda: tmp_path)
+    server, weight_sync = connect(fake), AdapterSync(folder=lambda: tmp_path)
     names = []
     for version in (1, 2, 2):
-        transport.push(server, Adapted(), version)
-        names.append(transport.adapter)
+        weight_sync.push(server, Adapted(), version)
+        names.append(weight_sync.adapter)
     assert len(set(names)) == 3 and list(fake.adapters) == [names[2]] and list(tmp_path.iterdir()) == []
     assert [body["lora_name"] for body in fake.bodies("/unload_lora_adapter")] == names[:2]
     server.stop(0)
@@ -260,7 +260,7 @@ def test_a_server_is_prepared_for_the_policys_adapters() -> None:
 
 
 def test_the_settings_choose_the_transport() -> None:
-    def keeper(policy: nn.Module) -> Any:
+    def manager(policy: nn.Module) -> Any:
         return SimpleNamespace(
             settings=ServerSettings(),
             policy=policy,
@@ -270,6 +270,6 @@ def test_the_settings_choose_the_transport() -> None:
             device="cpu",
         )
 
-    kinds = [type(make_transport(way, keeper(POLICY))) for way in ("disk", "group", "tensor")]  # type: ignore[arg-type]
-    assert kinds == [DiskTransport, GroupTransport, TensorTransport]
-    assert isinstance(make_transport("group", keeper(Adapted())), AdapterTransport)
+    kinds = [type(make_weight_sync(way, manager(POLICY))) for way in ("disk", "group", "tensor")]  # type: ignore[arg-type]
+    assert kinds == [DiskSync, GroupSync, TensorSync]
+    assert isinstance(make_weight_sync("group", manager(Adapted())), AdapterSync)

@@ -1,17 +1,64 @@
-"""A policy's weights in the form in which checkpoints, and so servers, know them."""
+"""What a weight sync is: the contract of its ways, and the weights in the form in which servers know them.
+
+=========== ================================================== ==========================================================
+way         how the weights travel                             where
+=========== ================================================== ==========================================================
+``disk``    a Transformers folder that both sides can read      anywhere, several copies of the weights included
+``group``   broadcasts of a torch.distributed group             NCCL between GPUs, gloo otherwise
+``tensor``  handles of GPU memory, or the bytes themselves      server on the trainer's own GPU; a CPU server for small models
+adapter     a folder with the LoRA adapter alone                policies with PEFT adapters, whatever else is configured
+=========== ================================================== ==========================================================
+
+Weights are sent between pause and continue, and the last message gives the server the new version's name. NCCL and GPU
+memory handles need GPUs and have not been run in this project's tests, which see gloo and bytes instead.
+"""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from drmas_pl.engines.sglang.server import Server
+from drmas_pl.errors import EngineError
+
+Sync = Literal["disk", "group", "tensor"]
 BUCKET_BYTES = 1 << 29
+
+
+class WeightSync(ABC):
+    """Brings weights to one server.
+
+    Attributes:
+        adapter: Name of the LoRA adapter that requests must ask for; None where the weights themselves are replaced.
+        reaches_all: Whether it reaches every data-parallel copy of the weights.
+        replaces: Whether it replaces the server's own weights, and the name of their version with them, for which the server must pause.
+    """
+
+    adapter: str | None = None
+    reaches_all = False
+    replaces = True
+
+    @abstractmethod
+    def push(self, server: Server, policy: nn.Module, version: int) -> None:
+        """Replace the server's weights by the policy's.
+
+        Raises:
+            EngineError: The server did not take them.
+        """
+
+    def forget(self) -> None:
+        """Drop what belongs to a server that is gone."""
+
+    def close(self) -> None:
+        """Release every resource for good."""
+        self.forget()
 
 
 class WholePolicy(nn.Module):
@@ -24,7 +71,8 @@ class WholePolicy(nn.Module):
 
     def __init__(self, sharded: nn.Module, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.sharded, self.weights = sharded, weights
+        self.sharded = sharded
+        self.weights = weights
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the whole weights."""
@@ -36,6 +84,13 @@ class WholePolicy(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("sharded"), name)
+
+
+def expect_success(answer: Any, what: str) -> None:
+    """Raise unless the server says that it did what it was asked to; status 200 alone is no proof."""
+    if not (isinstance(answer, dict) and answer.get("success")):
+        message = answer.get("message") or answer.get("error_message") if isinstance(answer, dict) else answer
+        raise EngineError(f"the server did not {what}: {message}")
 
 
 def base_model(policy: nn.Module) -> Any:
@@ -65,7 +120,7 @@ def checkpoint_weights(policy: nn.Module, dtype: torch.dtype | None = None) -> d
     state: dict[str, Tensor] = {}
     seen: set[Any] = set()
     for name, held in model.state_dict().items():
-        # in the order of the modules, so that it is the embedding that stays and the head that goes
+        # tied weights lie at one address; in the order of the modules the embedding comes first and is kept, the head is left out
         place = (held.data_ptr(), held.shape, held.stride()) if type(held) is Tensor else id(held)
         if ".lora_" not in name and place not in seen:
             seen.add(place)
@@ -91,7 +146,8 @@ def buckets(
     for name, tensor in weights:
         if bucket and size + tensor.nbytes > limit:
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append((name, tensor))
         size += tensor.nbytes
     if bucket:

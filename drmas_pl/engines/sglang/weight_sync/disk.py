@@ -1,4 +1,4 @@
-"""Transports that write a folder and have the server load it: whole weights, or an adapter alone."""
+"""Weight syncs that write a folder and have the server load it: whole weights, or an adapter alone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from drmas_pl.engines.sglang.server import Server
-from drmas_pl.engines.sglang.transport import Transport, expect_success
-from drmas_pl.engines.sglang.weights import has_adapters, write_folder
+from drmas_pl.engines.sglang.weight_sync.base import WeightSync, expect_success, has_adapters, write_folder
 
 
-class DiskTransport(Transport):
+class DiskSync(WeightSync):
     """Writes a folder and has the server load it.
 
     Args:
@@ -30,10 +29,12 @@ class DiskTransport(Transport):
     def __init__(
         self, tokenizer: Any, *, folder: Callable[[], Path], dtype: torch.dtype | None = None
     ) -> None:
-        self.tokenizer, self.folder, self.dtype = tokenizer, folder, dtype
+        self.tokenizer = tokenizer
+        self.folder = folder
+        self.dtype = dtype
 
     def push(self, server: Server, policy: nn.Module, version: int) -> None:
-        # never into a file that a server may still have mapped
+        # a folder of its own each time: a server may still have the files of the last one mapped into memory
         target = self.folder() / f"weights-{version}-{uuid.uuid4().hex[:8]}"
         try:
             write_folder(policy, self.tokenizer, target, self.dtype)
@@ -43,7 +44,7 @@ class DiskTransport(Transport):
             shutil.rmtree(target, ignore_errors=True)
 
 
-class AdapterTransport(Transport):
+class AdapterSync(WeightSync):
     """Loads each version of a LoRA adapter under a name of its own and unloads the one before; the base stays as it is.
 
     A name is never used twice, since servers answer from what they loaded under it first. Others may generate meanwhile. A policy that is
@@ -71,11 +72,12 @@ class AdapterTransport(Transport):
             expect_success(server.client.post("/load_lora_adapter", body), "load the adapter")
         finally:
             shutil.rmtree(target, ignore_errors=True)
-        before, self.adapter = self.adapter, name
+        before = self.adapter
+        # known from here on: should unloading fail, requests must still ask for the newest one
+        self.adapter = name
         if before is not None:
-            expect_success(
-                server.client.post("/unload_lora_adapter", {"lora_name": before}), "unload the adapter before"
-            )
+            answer = server.client.post("/unload_lora_adapter", {"lora_name": before})
+            expect_success(answer, "unload the adapter before")
 
     def forget(self) -> None:
         self.adapter = None

@@ -1,4 +1,4 @@
-"""Check the engine's settings, find its server's keeper and choose its transport."""
+"""Check the engine's settings, find the manager of its server and choose how weights travel."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from drmas_pl.engines.sglang.folders import AdapterTransport, DiskTransport
-from drmas_pl.engines.sglang.keeper import ServerManager
-from drmas_pl.engines.sglang.residency import TAGS, WEIGHTS, Release
-from drmas_pl.engines.sglang.server import Server
+from drmas_pl.engines.sglang.server_manager import ServerManager
 from drmas_pl.engines.sglang.settings import ServerSettings
-from drmas_pl.engines.sglang.streams import GroupTransport, TensorTransport
-from drmas_pl.engines.sglang.transport import Sync, Transport
-from drmas_pl.engines.sglang.weights import has_adapters
-from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.engines.sglang.weight_sync.base import Sync, WeightSync, has_adapters
+from drmas_pl.engines.sglang.weight_sync.disk import AdapterSync, DiskSync
+from drmas_pl.engines.sglang.weight_sync.tensor import GroupSync, TensorSync
+from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import AdapterPolicy
 
 PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
-# keepers of bases with adapters, where the engines of these find each other
-_KEEPERS: WeakSet[ServerManager] = WeakSet()
+# managers of bases with adapters, where the engines of these find each other; they go with the last engine that holds one
+_MANAGERS: WeakSet[ServerManager] = WeakSet()
 
 
 def check_address(python: str | None, url: str | None, *, max_concurrent: int, max_restarts: int) -> None:
@@ -51,8 +48,8 @@ def check_address(python: str | None, url: str | None, *, max_concurrent: int, m
         )
 
 
-def find_keeper(policy: nn.Module, tokenizer: Any, **terms: Any) -> ServerManager:
-    """Return a keeper for the policy's server: that of its base, if another adapter's engine has one on the same terms, or a new one.
+def find_manager(policy: nn.Module, tokenizer: Any, **terms: Any) -> ServerManager:
+    """Return a manager for the policy's server: that of its base, if another adapter's engine has one on the same terms, or a new one.
 
     Args:
         policy: Model whose weights a new server starts from.
@@ -62,12 +59,12 @@ def find_keeper(policy: nn.Module, tokenizer: Any, **terms: Any) -> ServerManage
     base = policy.shared if isinstance(policy, AdapterPolicy) else None
     if base is None:
         return ServerManager(policy, tokenizer, **terms)
-    for keeper in _KEEPERS:
-        if getattr(keeper.policy, "shared", None) is base and keeper.terms == terms:
-            return keeper
-    keeper = ServerManager(policy, tokenizer, **terms)
-    _KEEPERS.add(keeper)
-    return keeper
+    for manager in _MANAGERS:
+        if getattr(manager.policy, "shared", None) is base and manager.terms == terms:
+            return manager
+    manager = ServerManager(policy, tokenizer, **terms)
+    _MANAGERS.add(manager)
+    return manager
 
 
 def check_devices(settings: ServerSettings, devices: Sequence[str]) -> None:
@@ -92,19 +89,6 @@ def check_devices(settings: ServerSettings, devices: Sequence[str]) -> None:
         )
 
 
-def check_release(release: Release, server: Server) -> None:
-    """Raise if a running server would lose the base of adapters, which nobody sends.
-
-    Raises:
-        EngineError: See above.
-    """
-    if WEIGHTS in TAGS[release] and not server.info.get("enable_weights_cpu_backup"):
-        raise EngineError(
-            f"engine.release={release} would have the server at {server.client.url} lose the weights that the adapters are for; set "
-            "engine.release=cache, or start it with --enable-weights-cpu-backup"
-        )
-
-
 def lora_settings(policy: nn.Module, settings: ServerSettings) -> ServerSettings:
     """Let the server serve the adapters on the policy's base, if there are any, and keep the base, which is sent only once."""
     on_base = policy.shared.model if isinstance(policy, AdapterPolicy) else policy
@@ -122,26 +106,27 @@ def lora_settings(policy: nn.Module, settings: ServerSettings) -> ServerSettings
     return replace(settings, lora_rank=max(config.r for config in configs), lora_targets=tuple(targets))
 
 
-def make_transport(sync: Sync, keeper: ServerManager) -> Transport:
-    """Build what brings weights to the keeper's servers.
+def make_weight_sync(sync: Sync, manager: ServerManager) -> WeightSync:
+    """Build what brings weights to the manager's servers.
 
     Raises:
         ConfigError: The way is unknown, or does not reach several copies of the weights.
     """
     if sync not in get_args(Sync):
         raise ConfigError(f"engine.sync must be one of {list(get_args(Sync))}, got {sync!r}")
-    settings = keeper.settings
-    if has_adapters(keeper.policy) or isinstance(keeper.policy, AdapterPolicy):
-        return AdapterTransport(folder=lambda: keeper.root)
+    settings = manager.settings
+    if has_adapters(manager.policy) or isinstance(manager.policy, AdapterPolicy):
+        return AdapterSync(folder=lambda: manager.root)
     if sync == "disk":
-        return DiskTransport(keeper.tokenizer, folder=lambda: keeper.root, dtype=keeper.dtype)
+        return DiskSync(manager.tokenizer, folder=lambda: manager.root, dtype=manager.dtype)
     if settings.data_parallel > 1:
         raise ConfigError(
             f"engine.sync={sync} reaches one copy of the weights, but data_parallel is {settings.data_parallel}; use sync=disk"
         )
-    device = torch.device("cuda", torch.cuda.current_device()) if keeper.device == "cuda" else None
+    # a policy that was offloaded rests on the CPU, from where neither NCCL nor memory handles can send
+    device = torch.device("cuda", torch.cuda.current_device()) if manager.device == "cuda" else None
     if sync == "group":
-        return GroupTransport(
-            host=settings.host, timeout=settings.start_timeout, dtype=keeper.dtype, device=device
+        return GroupSync(
+            host=settings.host, timeout=settings.start_timeout, dtype=manager.dtype, device=device
         )
-    return TensorTransport(dtype=keeper.dtype, device=device)
+    return TensorSync(dtype=manager.dtype, device=device)

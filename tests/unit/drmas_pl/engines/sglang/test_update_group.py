@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drmas_pl.engines.sglang.process import free_port
-from drmas_pl.engines.sglang.process_group import UpdateGroup
+from drmas_pl.engines.sglang.weight_sync.tensor import UpdateGroup
 
 RECEIVER = """
 import sys, torch

@@ -1,21 +1,88 @@
-"""Generation requests and completions as sglang's ``/generate`` speaks them."""
+"""Ask one server for many completions, as sglang's ``/generate`` speaks of them, and read every answer."""
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from drmas_pl.engines.sglang.versions import ServerApi
+from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
+from drmas_pl.engines.sglang.server import Server
+from drmas_pl.engines.sglang.settings import ServerApi
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
+
+log = logging.getLogger(__name__)
+
+
+def generate_all(
+    server: Server,
+    requests: Sequence[GenerationRequest],
+    max_tokens: Sequence[int],
+    *,
+    stop_token_ids: Collection[int],
+    adapter: str | None,
+    version: int,
+    named: bool = True,
+) -> list[Completion | ServerLost]:
+    """Generate one completion per request.
+
+    Args:
+        server: Holds the weights ``version``.
+        requests: What to continue, samples of a task beside each other.
+        max_tokens: Largest number of tokens to sample, for each request.
+        stop_token_ids: Ids that end a response.
+        adapter: LoRA adapter to generate with.
+        version: Version stamped on the completions.
+        named: Whether the server knows its weights by this version.
+
+    Returns:
+        For each request its completion, with finish reason ``abort`` where the server refused it or did not answer in time; or the
+        error where the server went away.
+
+    Raises:
+        EngineError: An answer contradicts itself or names other weights.
+    """
+    bodies = [
+        generate_body(
+            request,
+            max_tokens=limit,
+            stop_token_ids=stop_token_ids,
+            api=server.api,
+            rid=uuid.uuid4().hex,
+            adapter=adapter,
+        )
+        for request, limit in zip(requests, max_tokens)
+    ]
+    if server.data_parallel > 1:
+        for body, rank in zip(bodies, task_ranks(requests, server.data_parallel)):
+            body[server.api.rank_field] = rank
+    try:
+        answers = server.client.post_all("/generate", bodies, alive=lambda: server.alive)
+    except BaseException:
+        # whatever interrupts the wait, the server would go on computing for nobody
+        abort_all(server)
+        raise
+    found: list[Completion | ServerLost] = []
+    for body, answer in zip(bodies, answers):
+        if isinstance(answer, ServerLost):
+            found.append(answer)
+        elif isinstance(answer, EngineError):
+            _give_up(server, body["rid"], answer)
+            found.append(Completion((), (), "abort", version))
+        else:
+            found.append(read_completion(answer, version=version, named=named))
+    return found
 
 
 def generate_body(
     request: GenerationRequest,
     *,
-    room: int,
+    max_tokens: int,
     stop_token_ids: Collection[int],
-    dialect: ServerApi,
+    api: ServerApi,
     rid: str,
     adapter: str | None = None,
 ) -> dict[str, Any]:
@@ -25,9 +92,9 @@ def generate_body(
 
     Args:
         request: What to continue.
-        room: Largest number of tokens to sample.
+        max_tokens: Largest number of tokens to sample.
         stop_token_ids: Ids that end a response.
-        dialect: Version spoken.
+        api: Of the version that the server runs.
         rid: Name of the request, by which it can be aborted.
         adapter: LoRA adapter to generate with.
     """
@@ -37,7 +104,7 @@ def generate_body(
         "input_ids": list(request.prompt_ids),
         "return_logprob": True,
         "sampling_params": {
-            "max_new_tokens": room,
+            "max_new_tokens": max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
@@ -45,7 +112,7 @@ def generate_body(
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "sampling_seed": dialect.seed(request.seed),
+            "sampling_seed": api.seed(request.seed),
             "stop": list(sampling.stop),
             "stop_token_ids": sorted(stop_token_ids),
             # what ended the response was sampled, and is trained on
@@ -95,26 +162,6 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
     return Completion(ids, _values(logprobs), reason, version)
 
 
-def probe_body(prompt_ids: Sequence[int], *, adapter: str | None = None) -> dict[str, Any]:
-    """Return the body that asks for the log-probs of a prompt's own tokens."""
-    body = {
-        "input_ids": list(prompt_ids),
-        "return_logprob": True,
-        "logprob_start_len": 0,
-        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
-    }
-    return body if adapter is None else {**body, "lora_path": adapter}
-
-
-def read_probe(answer: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the log-prob of every prompt token after the first, which has none.
-
-    >>> read_probe({"meta_info": {"input_token_logprobs": [[None, 5, None], [-2.0, 6, None]]}})
-    (-2.0,)
-    """
-    return _values(answer["meta_info"]["input_token_logprobs"][1:])
-
-
 def task_ranks(requests: Sequence[GenerationRequest], ranks: int) -> list[int]:
     """Spread tasks over data-parallel ranks, all requests of a task on one, so that they share its prefix cache.
 
@@ -125,6 +172,20 @@ def task_ranks(requests: Sequence[GenerationRequest], ranks: int) -> list[int]:
     """
     known: dict[Any, int] = {}
     return [known.setdefault(request.order[:1], len(known)) % ranks for request in requests]
+
+
+def abort_all(server: Server) -> None:
+    """Have the server end everything that it is at work on; what it has so far is answered with finish reason ``abort``."""
+    with suppress(EngineError):
+        server.client.post("/abort_request", {"rid": "", "abort_all": True}, timeout=5.0)
+
+
+def _give_up(server: Server, rid: str, error: EngineError) -> None:
+    """Say why a request is aborted, and tell the server where it may still be at work on it."""
+    log.warning("a request is aborted: %s", error)
+    if isinstance(error, RequestTimeout):
+        with suppress(EngineError):
+            server.client.post("/abort_request", {"rid": rid}, timeout=5.0)
 
 
 def _values(logprobs: Sequence[Sequence[Any]]) -> tuple[float, ...]:
