@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from benchmarks.workload import isolated, median_seconds, peak_gigabytes, table
 from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
-from drmas_pl.functional.products import fast_product
 from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.kernels.compiling import compile_layers
+from drmas_pl.kernels.onednn import fast_product
 from drmas_pl.kernels.policy_logprobs import response_logprobs
 from drmas_pl.models.loading import load_model
 from drmas_pl.utils.memory import keep_freed_memory

@@ -18,7 +18,7 @@ from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
-from drmas_pl.kernels.row_cache import Memory
+from drmas_pl.kernels.row_cache import BufferPool
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def check_architecture(policy: Any) -> None:
         )
 
 
-def make_forward(policy: Any) -> ModelRunner:
+def make_runner(policy: Any) -> ModelRunner:
     """Return the fastest forward pass that gives a policy's own log-probs.
 
     A model is tried out once. The second choice joins prompts and responses before attention, which takes more time and memory.
@@ -84,7 +84,7 @@ def make_forward(policy: Any) -> ModelRunner:
 
 
 @torch.no_grad()
-def _fault(policy: Any, forward: ModelRunner) -> str | None:
+def _fault(policy: Any, runner: ModelRunner) -> str | None:
     """Decode a few tokens and say what is wrong with their log-probs; None when they are those of a plain forward pass."""
     device = next(policy.parameters()).device
     size = policy.config.get_text_config().vocab_size
@@ -95,13 +95,13 @@ def _fault(policy: Any, forward: ModelRunner) -> str | None:
         for seed, prompt in enumerate(_PROMPTS)
     ]
     batch = DecodeBatch(
-        forward,
+        runner,
         requests,
         [_STEPS] * len(requests),
         stop_token_ids=frozenset(),
         stop_reached=lambda ids, texts: False,
         device=device,
-        memory=Memory(),
+        buffers=BufferPool(),
     )
     try:
         batch.run()

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drmas_pl.kernels.decode_attention import DecodeAttentionMode, PromptRows
 from drmas_pl.kernels.fused_step import FusedStep, can_fuse
 from drmas_pl.kernels.row_cache import RowCache
-from drmas_pl.kernels.shared_prompt import Groups, SharedPromptMode
 
 
 class ModelRunner:
@@ -32,13 +32,13 @@ class ModelRunner:
         base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         config = policy.config.get_text_config()
         names = inspect.signature(base.forward).parameters
-        windowed = getattr(config, "sliding_window", None) or set(
-            getattr(config, "layer_types", None) or ()
-        ) - {"full_attention"}
+        other_layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        windowed = getattr(config, "sliding_window", None) or other_layers
         self.layers: int = config.num_hidden_layers
         self.splits_attention = may_split and config._attn_implementation == "sdpa" and not windowed
         self.fuses = self.splits_attention and can_fuse(policy)
-        self._mode = SharedPromptMode(packs=not self.fuses)
+        # a fused step packs the weights itself; a second copy of each would be wasted
+        self._mode = DecodeAttentionMode(packs=not self.fuses)
         self._policy = policy
         self._step: FusedStep | None = None
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -66,7 +66,13 @@ class ModelRunner:
         )
 
     def decode(
-        self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups | None, mask: Tensor | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: RowCache,
+        prompt_rows: PromptRows | None,
+        mask: Tensor | None,
     ) -> Tensor:
         """Return (R, V) logits after one more token per row.
 
@@ -74,18 +80,20 @@ class ModelRunner:
             ids: (R,) token ids.
             positions: (R,) position of each.
             cache: Holds prompts and responses and receives the new column.
-            groups: Rows that share prompts, where attention is split.
+            prompt_rows: Rows that share prompts, where attention is split.
             mask: (R, W + t) bool, True on real columns, where it is not; None when there is no padding.
         """
-        if self.fuses and groups is not None:
+        if self.fuses and prompt_rows is not None:
             if self._step is None:
                 self._step = FusedStep(self._policy, rows=len(ids))
-            return self._step(ids, positions, cache=cache, groups=groups)
-        self._mode.cache, self._mode.groups = cache, groups
+            return self._step(ids, positions, cache=cache, prompt_rows=prompt_rows)
+        self._mode.cache = cache
+        self._mode.prompt_rows = prompt_rows
         try:
             return self._run(ids[:, None], None if mask is None else mask.long(), positions[:, None], cache)
         finally:
-            self._mode.groups = None
+            # prefill attends by the model's own kernel
+            self._mode.prompt_rows = None
 
     def _run(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: RowCache) -> Tensor:
         # nothing else may run inside, since every operation pays for it

@@ -36,7 +36,9 @@ class ScriptedEngine(Engine):
     ) -> None:
         if logprob > 0:
             raise ValueError(f"logprob must be at most 0, got {logprob}")
-        self.tokenizer, self.logprob, self.context_length = tokenizer, logprob, context_length
+        self.tokenizer = tokenizer
+        self.logprob = logprob
+        self.context_length = context_length
         self._reply = _as_function(script)
         self._awake = True
 
@@ -61,14 +63,14 @@ class ScriptedEngine(Engine):
         self._awake = False
 
     def _complete(self, request: GenerationRequest) -> Completion:
-        room = remaining_tokens(request, self.context_length)
+        max_tokens = remaining_tokens(request, self.context_length)
         text = self._reply(decode(self.tokenizer, request.prompt_ids), request.seed)
         ends = [text.index(stop) + len(stop) for stop in request.sampling.stop if stop in text]
         ids = self.tokenizer.encode(text[: min(ends, default=None)], add_special_tokens=False)
         if not ends:
             ids = [*ids, self.tokenizer.eos_token_id]
-        finish: FinishReason = "stop" if len(ids) <= room else "length"
-        ids = tuple(ids[:room])
+        finish: FinishReason = "stop" if len(ids) <= max_tokens else "length"
+        ids = tuple(ids[:max_tokens])
         return Completion(ids, (self.logprob,) * len(ids), finish, self.weights_version)
 
 

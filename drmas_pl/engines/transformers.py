@@ -14,14 +14,14 @@ from torch import nn
 
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
-from drmas_pl.engines.decode_check import check_architecture, make_forward
+from drmas_pl.engines.decode_check import check_architecture, make_runner
 from drmas_pl.engines.decoding import DecodeBatch
 from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.engines.weights_copy import WeightsCopy
 from drmas_pl.errors import ConfigError, EngineError
-from drmas_pl.kernels.row_cache import Memory
+from drmas_pl.kernels.row_cache import BufferPool
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.module_modes import evaluating
 from drmas_pl.types import Completion, GenerationRequest
@@ -72,7 +72,9 @@ class TransformersEngine(Engine):
             raise ConfigError(
                 "engine.copy=true would copy the base once for every adapter on it; use engine=sglang, or another sharing"
             )
-        self._trained, self.tokenizer, self.max_batch_tokens = policy, tokenizer, max_batch_tokens
+        self._trained = policy
+        self.tokenizer = tokenizer
+        self.max_batch_tokens = max_batch_tokens
         self.stop_token_ids = frozenset(
             end_token_ids(policy, tokenizer) if stop_token_ids is None else stop_token_ids
         )
@@ -86,18 +88,16 @@ class TransformersEngine(Engine):
         self._copy = WeightsCopy(policy, device) if copy else None
         self._stop_texts = StopStringMatcher(tokenizer)
         self.reuse_prefixes = reuse_prefixes
-        self._memory = Memory()
+        self._buffers = BufferPool()
         self._earlier: list[DecodeBatch] = []
-        self._forward: ModelRunner | None = None
+        self._runner: ModelRunner | None = None
+        # of the weights that the runner and the earlier batches were made with
         self._state: Any = None
         self._awake = True
         if not copy and not is_sharded(policy):
-            self._try_out()
-
-    def _try_out(self) -> None:
-        """Find out now, and not with the first prompt, whether the policy can be decoded."""
-        with evaluating(self._trained), torch.inference_mode():
-            make_forward(self._trained)
+            # found out now, and not with the first prompt: whether the policy can be decoded
+            with evaluating(policy), torch.inference_mode():
+                make_runner(policy)
 
     @property
     def policy(self) -> nn.Module:
@@ -113,18 +113,20 @@ class TransformersEngine(Engine):
         """Continue every prompt once; see :meth:`Engine.generate`."""
         if not self._awake:
             raise EngineError("the engine is asleep; call wake() before generate()")
-        rooms = [remaining_tokens(request, self.context_length) for request in requests]
+        limits = [remaining_tokens(request, self.context_length) for request in requests]
+        # samples of a task beside each other, whatever the order of arrival: batches and their numbers are then the same in every run
         order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
         completions: dict[int, Completion] = {}
         try:
             with evaluating(self.policy), torch.inference_mode(), self.autocast():
-                forward = self._current()
-                earlier, self._earlier = self._earlier, []
-                for chunk in self._chunks(order, requests, rooms):
+                runner = self._current_runner()
+                earlier = self._earlier
+                self._earlier = []
+                for chunk in self._chunks(order, requests, limits):
                     batch = self._batch(
-                        forward,
+                        runner,
                         [requests[i] for i in chunk],
-                        [rooms[i] for i in chunk],
+                        [limits[i] for i in chunk],
                         [*self._earlier, *earlier],
                     )
                     batch.run()
@@ -164,21 +166,23 @@ class TransformersEngine(Engine):
 
     def _release(self) -> None:
         self._forget()
-        self._memory.release()
+        self._buffers.release()
 
     def _forget(self) -> None:
         """Give up what was computed with the old weights, and copies of them."""
-        self._earlier, self._forward = [], None
+        self._earlier = []
+        self._runner = None
 
-    def _current(self) -> ModelRunner:
+    def _current_runner(self) -> ModelRunner:
         """Return the forward pass; forget what the last call computed if the weights are other ones now."""
         state = weights_state(self.policy)
         if state != self._state:
             self._forget()
             self._state = state
-        if self._forward is None or not self._forward.fuses:
-            self._forward = make_forward(self.policy)
-        return self._forward
+        # a fused one is kept for its copies of the weights; the others keep copies for one call alone
+        if self._runner is None or not self._runner.fuses:
+            self._runner = make_runner(self.policy)
+        return self._runner
 
     def _remember(self, batch: DecodeBatch) -> None:
         """Keep a batch for later prompts to continue, and as many of its predecessors as the bound on tokens allows."""
@@ -192,7 +196,7 @@ class TransformersEngine(Engine):
             self._earlier.pop()
 
     def _chunks(
-        self, order: list[int], requests: Sequence[GenerationRequest], rooms: Sequence[int]
+        self, order: list[int], requests: Sequence[GenerationRequest], limits: Sequence[int]
     ) -> Iterator[list[int]]:
         """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
 
@@ -202,10 +206,12 @@ class TransformersEngine(Engine):
         prompts: set[tuple[int, ...]] = set()
         for i in order:
             wider = prompts | {requests[i].prompt_ids}
-            cells = len(wider) * max(map(len, wider)) + (len(chunk) + 1) * max(rooms[j] for j in (*chunk, i))
+            longest = max(limits[j] for j in (*chunk, i))
+            cells = len(wider) * max(map(len, wider)) + (len(chunk) + 1) * longest
             if chunk and cells > self.max_batch_tokens:
                 yield chunk
-                chunk, wider = [], {requests[i].prompt_ids}
+                chunk = []
+                wider = {requests[i].prompt_ids}
             chunk.append(i)
             prompts = wider
         if chunk:
@@ -213,19 +219,19 @@ class TransformersEngine(Engine):
 
     def _batch(
         self,
-        forward: ModelRunner,
+        runner: ModelRunner,
         requests: Sequence[GenerationRequest],
-        rooms: Sequence[int],
+        limits: Sequence[int],
         earlier: Sequence[DecodeBatch],
     ) -> DecodeBatch:
         return DecodeBatch(
-            forward,
+            runner,
             requests,
-            rooms,
+            limits,
             stop_token_ids=self.stop_token_ids,
             stop_reached=self._stop_texts.reached,
             device=next(self.policy.parameters()).device,
-            memory=self._memory,
+            buffers=self._buffers,
             earlier=earlier,
         )
 

@@ -19,7 +19,8 @@ class WeightsCopy:
     """
 
     def __init__(self, policy: nn.Module, device: str | None = None) -> None:
-        self.policy, self.device = policy, device
+        self.policy = policy
+        self.device = device
         self._model: nn.Module | None = None
 
     @property
@@ -47,6 +48,7 @@ class WeightsCopy:
     @torch.no_grad()
     def renew(self) -> None:
         """Take over the policy's weights as they are now."""
+        # in place: forward passes that were built on the copy go on using its tensors
         for own, theirs in zip(_tensors(self.model), _tensors(self.policy), strict=True):
             own.copy_(theirs)
 

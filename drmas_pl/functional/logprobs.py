@@ -8,13 +8,28 @@ Legend: N rows, T tokens, V vocabulary, H hidden size, M positions, τ temperatu
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
-from drmas_pl.functional.products import fast_outer, fast_product
+
+class HeadProducts(NamedTuple):
+    """The matrix products of an output embedding, which a faster library may compute.
+
+    Attributes:
+        product: Returns ``x @ weight.T``, (M, N), of (M, K) and (N, K).
+        outer: Returns ``left.T @ right``, (N, K), of (M, N) and (M, K).
+    """
+
+    product: Callable[[Tensor, Tensor], Tensor]
+    outer: Callable[[Tensor, Tensor], Tensor]
+
+
+PLAIN_PRODUCTS = HeadProducts(linear, lambda left, right: linear(left.t(), right.t()))
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -95,7 +110,14 @@ def chunked_logprobs(
 
 
 def chunked_logprobs_entropy(
-    hidden: Tensor, weight: Tensor, ids: Tensor, *, temperature: float = 1.0, chunk: int = 8192, kept: int = 0
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = 8192,
+    kept: int = 0,
+    products: HeadProducts = PLAIN_PRODUCTS,
 ) -> tuple[Tensor, Tensor]:
     """Compute log-probabilities and entropies in one pass over slices of the vocabulary.
 
@@ -108,6 +130,7 @@ def chunked_logprobs_entropy(
         temperature: τ > 0.
         chunk: Vocabulary entries per slice.
         kept: Largest number of logits, of all tokens together, that are kept for backward.
+        products: How matrices are multiplied.
 
     Returns:
         Log-probabilities and entropies in nats, (...) each.
@@ -129,7 +152,7 @@ def chunked_logprobs_entropy(
         )
     flat = hidden.reshape(-1, hidden.shape[-1])
     slices = kept // max(len(flat) * chunk, 1)
-    logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk, slices)
+    logp, entropy = _ChunkedHead.apply(flat, weight, ids.reshape(-1), temperature, chunk, slices, products)
     return logp.view(ids.shape), entropy.view(ids.shape)
 
 
@@ -138,22 +161,35 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk: int, slices: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        ids: Tensor,
+        temperature: float,
+        chunk: int,
+        slices: int,
+        products: HeadProducts,
     ) -> tuple[Tensor, Tensor]:
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature = temperature
+        ctx.chunk = chunk
+        ctx.products = products
         ctx.set_materialize_grads(False)
         peak = _upcast(hidden).new_full((hidden.shape[0],), float("-inf"))
-        mass, moment, chosen = torch.zeros_like(peak), torch.zeros_like(peak), torch.zeros_like(peak)
+        # sums of exp(logit − peak) and of exp(logit − peak) · logit over the slices so far, shrunk whenever a higher peak is met
+        mass = torch.zeros_like(peak)
+        moment = torch.zeros_like(peak)
+        chosen = torch.zeros_like(peak)
         kept: list[Tensor] = []
         for start in range(0, weight.shape[0], chunk):
-            raw = _slice_logits(hidden, weight[start : start + chunk])
+            raw = _slice_logits(hidden, weight[start : start + chunk], products)
             if len(kept) < slices:
                 kept.append(raw)
             logits = _scaled(raw, temperature)
             inside, local = _locate(ids, start, logits.shape[1])
             chosen = torch.where(inside, logits.gather(-1, local).squeeze(-1), chosen)
             higher = torch.maximum(peak, logits.amax(-1))
-            shrink, exp = (peak - higher).exp(), (logits - higher.unsqueeze(-1)).exp_()
+            shrink = (peak - higher).exp()
+            exp = (logits - higher.unsqueeze(-1)).exp_()
             mass = mass * shrink + exp.sum(-1)
             moment = moment * shrink + torch.linalg.vecdot(exp, logits)
             peak = higher
@@ -177,7 +213,7 @@ class _ChunkedHead(torch.autograd.Function):
         scaled = (hidden * -common).to(hidden.dtype)
         for number, start in enumerate(range(0, weight.shape[0], ctx.chunk)):
             part = weight[start : start + ctx.chunk].to(hidden.dtype)
-            raw = kept[number] if number < len(kept) else _slice_logits(hidden, part)
+            raw = kept[number] if number < len(kept) else _slice_logits(hidden, part, ctx.products)
             grad = _scaled(raw, ctx.temperature) - total.unsqueeze(-1)
             inside, local = _locate(ids, start, part.shape[0])
             if grad_entropy is None:
@@ -188,20 +224,20 @@ class _ChunkedHead(torch.autograd.Function):
             grad = grad.to(hidden.dtype)
             with torch.autocast(hidden.device.type, enabled=False):
                 if grad_hidden is not None:
-                    grad_hidden -= fast_product(grad, part.t())
+                    grad_hidden -= ctx.products.product(grad, part.t())
                 if grad_weight is not None:
-                    grad_weight[start : start + ctx.chunk] = fast_outer(grad, scaled)
+                    grad_weight[start : start + ctx.chunk] = ctx.products.outer(grad, scaled)
         return (
             None if grad_hidden is None else (grad_hidden * common).to(hidden.dtype),
             grad_weight,
-            *4 * (None,),
+            *5 * (None,),
         )
 
 
-def _slice_logits(hidden: Tensor, part: Tensor) -> Tensor:
+def _slice_logits(hidden: Tensor, part: Tensor, products: HeadProducts) -> Tensor:
     """Logits of a vocabulary slice at temperature 1; forward and backward must agree, so autocast may not interfere."""
     with torch.autocast(hidden.device.type, enabled=False):
-        return fast_product(hidden, part.to(hidden.dtype))
+        return products.product(hidden, part.to(hidden.dtype))
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Which samples share a row of the decode batch.
 
 Samples of one prompt are one row until they draw different tokens, so equal beginnings are computed once. Rows stay dense: a
-row whose samples all ended is filled by another one. Pure index arithmetic; the caller moves the memory accordingly.
+row whose samples all ended is filled by another one. Pure index arithmetic; the caller moves keys and values accordingly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Branching(NamedTuple):
         row: (S,) new row of each sample.
         parent: (R,) previous row of each new row.
         token: (R,) token that each new row appends.
-        source: (M,) previous rows whose memory moves.
+        source: (M,) previous rows whose keys and values move.
         target: (M,) new rows that receive it; disjoint from ``source``.
     """
 
@@ -43,8 +43,10 @@ def branch(row: Ints, token: Ints) -> Branching:
     >>> plan.row.tolist(), plan.parent.tolist(), plan.token.tolist(), plan.source.tolist(), plan.target.tolist()
     ([0, 1, 2, 2], [0, 0, 2], [5, 7, 5], [0], [1])
     """
+    # row and token in one number, so that one sort finds the distinct pairs; ids take less than 32 bits
     pairs, inverse = np.unique(row << 32 | token, return_inverse=True)
-    parent, count = pairs >> 32, len(pairs)
+    parent = pairs >> 32
+    count = len(pairs)
     # the first child of a row stays where its parent is, unless that lies beyond the shrunken batch
     stays = np.r_[True, parent[1:] != parent[:-1]] & (parent < count)
     free = np.ones(count, dtype=bool)

@@ -12,10 +12,11 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
-from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
+from drmas_pl.kernels.onednn import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
 
-# uses from which on the copy of a weight in oneDNN's own layout is earned back, by fewer rows than these
-_PACK_AFTER, _PACK_ROWS = 8, 256
+# uses from which on the copy of a weight in oneDNN's own layout is earned back, by at most so many rows
+_PACK_AFTER = 8
+_PACK_ROWS = 256
 # narrower weights are not worth a copy
 MIN_WIDTH = 192
 
@@ -44,7 +45,8 @@ class FastLinearMode(TorchFunctionMode):
 
     def __init__(self, *, packs: bool = True) -> None:
         super().__init__()
-        self.usable, self.packs = has_onednn(), packs
+        self.usable = has_onednn()
+        self.packs = packs
         self._weights = _Weights()
 
     def __enter__(self) -> FastLinearMode:
@@ -59,36 +61,33 @@ class FastLinearMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run a suitable linear layer faster; pass everything else on."""
-        return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))
+        if func is linear and not kwargs:
+            return self._linear(args)
+        return func(*args, **(kwargs or {}))
 
     def _linear(self, args: tuple[Any, ...]) -> Tensor:
         """Run a linear layer by the fastest way that suits it."""
         if not torch.is_grad_enabled():
             return self._constant(*args)
-        return _OneDnnLinear.apply(*args) if self.usable and onednn_pays(args[0], args[1]) else linear(*args)
+        if self.usable and onednn_pays(args[0], args[1]):
+            return _OneDnnLinear.apply(*args)
+        return linear(*args)
 
     def _constant(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias`` without gradient."""
         kind = x.device.type
         if torch.is_autocast_enabled(kind) and weight.dtype == torch.float32:
+            # what autocast would do, with the weight cast once instead of in every call
             dtype = torch.get_autocast_dtype(kind)
-            x, weight, bias = (
-                x.to(dtype),
-                self._weights.cast(weight, dtype),
-                None if bias is None else bias.to(dtype),
-            )
-        if (
-            self.usable
-            and self.packs
-            and kind == "cpu"
-            and (packed := self._weights.packed(x, weight)) is not None
-        ):
+            x = x.to(dtype)
+            weight = self._weights.cast(weight, dtype)
+            bias = None if bias is None else bias.to(dtype)
+        packed = self._weights.packed(x, weight) if self.usable and self.packs and kind == "cpu" else None
+        if packed is not None:
             return onednn_linear(x, packed, bias)
-        return (
-            onednn_linear(x, weight, bias)
-            if self.usable and onednn_pays(x, weight)
-            else linear(x, weight, bias)
-        )
+        if self.usable and onednn_pays(x, weight):
+            return onednn_linear(x, weight, bias)
+        return linear(x, weight, bias)
 
 
 class _Weights:
@@ -103,12 +102,13 @@ class _Weights:
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weight in another type."""
         if id(weight) not in self._casts:
-            self._casts[id(weight)] = weight, weight.to(dtype)
+            self._casts[id(weight)] = (weight, weight.to(dtype))
         return self._casts[id(weight)][1]
 
     def packed(self, x: Tensor, weight: Tensor) -> Tensor | None:
         """Return the weight in oneDNN's layout; None where that does not pay, or not yet."""
-        key, rows = id(weight), x.numel() // x.shape[-1] if x.numel() else 0
+        key = id(weight)
+        rows = x.numel() // x.shape[-1] if x.numel() else 0
         if (
             not 0 < rows <= _PACK_ROWS
             or min(weight.shape) < MIN_WIDTH
@@ -120,7 +120,7 @@ class _Weights:
             self._uses[key] = self._uses.get(key, 0) + 1
             if self._uses[key] < _PACK_AFTER:
                 return None
-            self._packed[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+            self._packed[key] = (weight, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows))
         return self._packed[key][1]
 
 
@@ -143,7 +143,10 @@ class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        gradient, inputs = gradients[0].reshape(-1, weight.shape[0]), x.reshape(-1, x.shape[-1])
+        # (…, N) → (M, N) and (…, K) → (M, K): a weight's gradient sums over all rows
+        gradient = gradients[0].reshape(-1, weight.shape[0])
+        inputs = x.reshape(-1, x.shape[-1])
+        # a layer without bias has two inputs alone
         needs_x, needs_weight, needs_bias = (*ctx.needs_input_grad, False)[:3]
         return (
             fast_product(gradient, weight.t()).view(x.shape) if needs_x else None,

@@ -82,6 +82,8 @@ def tree_mask(segments: Sequence[Segment], tokens: int, *, device: torch.device)
         end[segment.start : segment.stop] = segment.end
     first, last = (edge.view(1, -1) for edge in end.view(-1, BLOCK).aminmax(dim=1))
     start = torch.arange(0, tokens, BLOCK).view(-1, 1)
+    # (S, S), blocks of queries by blocks of keys. All keys of a block end before or behind a query, so that the smallest end of a block
+    # tells whether all pairs attend, and the largest one whether any does; on the diagonal causality cuts blocks in two
     earlier = start > start.T
     full = earlier & (first >= start + BLOCK)
     partial = (earlier & (last > start) & ~full) | (start == start.T)
@@ -148,7 +150,8 @@ def flex_runs(device: torch.device, *, heads: int, size: int, dtype: torch.dtype
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float | None) -> Tensor:
-    end, tokens = mask.end, query.shape[2]
+    end = mask.end
+    tokens = query.shape[2]
 
     def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return (column <= row) & (row < end[column])

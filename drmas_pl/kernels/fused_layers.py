@@ -39,7 +39,8 @@ class FusedLayers:
     def __init__(self, policy: nn.Module, segments: Sequence[Segment]) -> None:
         self.attended = 0
         self._thread: int | None = None
-        self._segments, self._parts = segments, dict[int, tuple[Stretch, ...]]()
+        self._segments = segments
+        self._stretches: dict[int, tuple[Stretch, ...]] = {}
         self._forwards = list(self._fuse(policy))
 
     def __enter__(self) -> FusedLayers:
@@ -58,11 +59,10 @@ class FusedLayers:
         """Return a forward pass that is fused in the thread which has entered the context, and the module's own in others."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return (
-                fused(*args, **kwargs)
-                if get_ident() == self._thread
-                else type(module).forward(module, *args, **kwargs)
-            )
+            # the engine of another worker may generate with the same modules in a thread of its own
+            if get_ident() != self._thread:
+                return type(module).forward(module, *args, **kwargs)
+            return fused(*args, **kwargs)
 
         return forward
 
@@ -80,22 +80,24 @@ class FusedLayers:
 
     def _attention(self, block: Any) -> Callable[..., tuple[Tensor, None]]:
         groups = block.num_key_value_groups
-        if groups not in self._parts:
-            self._parts[groups] = stretches(self._segments, groups=groups)
-        parts = self._parts[groups]
-        norms = [getattr(block, name, None) for name in ("q_norm", "k_norm")]
+        if groups not in self._stretches:
+            self._stretches[groups] = stretches(self._segments, groups=groups)
+        parts = self._stretches[groups]
+        query_norm = getattr(block, "q_norm", None)
+        key_norm = getattr(block, "k_norm", None)
 
         def forward(
             hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any
         ) -> tuple[Tensor, None]:
             self.attended += 1
-            query, key, value = (
-                project(hidden_states) for project in (block.q_proj, block.k_proj, block.v_proj)
-            )
-            query, key = (
-                states if norm is None else norm(states.unflatten(-1, (-1, block.head_dim))).flatten(-2)
-                for norm, states in zip(norms, (query, key))
-            )
+            query = block.q_proj(hidden_states)
+            key = block.k_proj(hidden_states)
+            value = block.v_proj(hidden_states)
+            # such norms are over each head: (1, T, H * D) → (1, T, H, D) and back
+            if query_norm is not None:
+                query = query_norm(query.unflatten(-1, (-1, block.head_dim))).flatten(-2)
+            if key_norm is not None:
+                key = key_norm(key.unflatten(-1, (-1, block.head_dim))).flatten(-2)
             out = rotated_attention(query, key, value, position_embeddings, parts, scale=block.scaling)
             return block.o_proj(out), None
 
@@ -118,13 +120,10 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         states = x.float()
-        scale = (
-            torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-            .square_()
-            .div_(x.shape[-1])
-            .add_(eps)
-            .rsqrt_()
-        )
+        # a norm reads x once and writes one number per row; squares of x would be a tensor as large as x
+        norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        # one number per row is kept instead of the normalised states, which backward has from x and scale
         ctx.save_for_backward(x, weight, scale)
         return (states * scale).mul_(weight).to(dtype)
 
@@ -133,22 +132,22 @@ class _RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
         width = x.shape[-1]
-        states, grad = (tensor.float().reshape(-1, width) for tensor in (x, gradient))
-        scale, factor = scale.view(-1, 1), weight.float()
+        states = x.float().reshape(-1, width)
+        grad = gradient.float().reshape(-1, width)
+        scale = scale.view(-1, 1)
+        factor = weight.float()
         both = grad * states
-        grad_x = grad_weight = None
+        grad_x: Tensor | None = None
+        grad_weight: Tensor | None = None
         with torch.autocast("cpu", enabled=False):
+            # y_i = w_i x_i s with s = (mean(x²) + eps)^(−1/2), so that ds/dx_j = −s³ x_j / d
             if ctx.needs_input_grad[1]:
                 grad_weight = (both.t() @ scale).view(width).to(weight.dtype)
             if ctx.needs_input_grad[0]:
+                # dL/dx_j = s (g_j w_j − x_j s² Σ_i g_i w_i x_i / d), in place of what is no longer needed
                 slope = (both @ factor).unsqueeze(-1) * scale.square() / -width
-                grad_x = (
-                    torch.mul(states, slope, out=both)
-                    .addcmul_(grad, factor)
-                    .mul_(scale)
-                    .view(x.shape)
-                    .to(x.dtype)
-                )
+                grad_x = torch.mul(states, slope, out=both).addcmul_(grad, factor).mul_(scale)
+                grad_x = grad_x.view(x.shape).to(x.dtype)
         return grad_x, grad_weight, None, None
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from drmas_pl.functional.products import has_onednn, onednn_linear
+from drmas_pl.kernels.decode_attention import PromptRows, attend
 from drmas_pl.kernels.fast_linear import MIN_WIDTH, takes_packed
+from drmas_pl.kernels.onednn import has_onednn, onednn_linear
 from drmas_pl.kernels.row_cache import RowCache, RowLayer
-from drmas_pl.kernels.shared_prompt import Groups, attend
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
@@ -45,21 +45,21 @@ class FusedStep:
         self._layers = [_Layer(layer, self.dtype, rows) for layer in policy.model.layers]
         self._head = _Product([policy.lm_head], self.dtype, rows)
 
-    def __call__(self, ids: Tensor, positions: Tensor, *, cache: RowCache, groups: Groups) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, *, cache: RowCache, prompt_rows: PromptRows) -> Tensor:
         """Return (R, V) logits after one more token per row.
 
         Args:
             ids: (R,) token ids.
             positions: (R,) position of each.
             cache: Holds prompts and responses and receives the new column.
-            groups: Rows that share prompts.
+            prompt_rows: Rows that share prompts.
         """
-        kind = ids.device.type
-        with torch.autocast(kind, enabled=False):
+        # types are chosen when the weights are cast; autocast would look up and cast again in every call
+        with torch.autocast(ids.device.type, enabled=False):
             hidden = self._model.embed_tokens(ids)
             cos, sin = self._model.rotary_emb(hidden[:, None], positions[:, None])
-            for layer, memory in zip(self._layers, cache.row_layers):
-                hidden = layer(hidden, (cos, sin), memory, groups)
+            for layer, states in zip(self._layers, cache.row_layers):
+                hidden = layer(hidden, (cos, sin), states, prompt_rows)
             return self._head(self._model.norm(hidden))
 
 
@@ -67,9 +67,13 @@ class _Layer:
     """A decoder layer."""
 
     def __init__(self, layer: Any, dtype: torch.dtype, rows: int) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self.norms = layer.input_layernorm, layer.post_attention_layernorm
-        self.act, self.scale, self.size = mlp.act_fn, attention.scaling, attention.head_dim
+        attention = layer.self_attn
+        mlp = layer.mlp
+        self.norms = (layer.input_layernorm, layer.post_attention_layernorm)
+        self.act = mlp.act_fn
+        self.scale = attention.scaling
+        self.size = attention.head_dim
+        # of Qwen3 alone
         norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
         self.head_norms = [norm for norm in norms if norm is not None]
         self.heads = [
@@ -81,41 +85,44 @@ class _Layer:
         self.down = _Product([mlp.down_proj], dtype, rows)
 
     def __call__(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: RowLayer, prompt_rows: PromptRows
     ) -> Tensor:
-        hidden = hidden + self.out(self._attend(self.norms[0](hidden), angles, memory, groups))
+        hidden = hidden + self.out(self._attend(self.norms[0](hidden), angles, states, prompt_rows))
         gate, up = self.gate_up(self.norms[1](hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.act(gate) * up)
 
     def _attend(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], memory: RowLayer, groups: Groups
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: RowLayer, prompt_rows: PromptRows
     ) -> Tensor:
         query_heads, key_heads, _ = self.heads
+        # (R, heads of queries, keys and values, D)
         parts = self.qkv(hidden).unflatten(-1, (-1, self.size))
         query, key, value = parts.split(self.heads, dim=1)
         if self.head_norms:
-            query, key = (
-                _rotate(norm(states), angles) for norm, states in zip(self.head_norms, (query, key))
-            )
+            query_norm, key_norm = self.head_norms
+            query = _rotate(query_norm(query), angles)
+            key = _rotate(key_norm(key), angles)
         else:
+            # queries and keys are neighbours in the product, so that one call turns both
             turned = _rotate(parts[:, : query_heads + key_heads], angles)
-            query, key = turned[:, :query_heads], turned[:, query_heads:]
-        memory.append(key, value)
+            query = turned[:, :query_heads]
+            key = turned[:, query_heads:]
+        # written before attention reads it: a token attends to itself
+        states.append(key, value)
+        # (R, H·n, D) → (R, H, n, D): the queries of one key-value head are neighbours
         grouped = query.unflatten(1, (key_heads, -1))
-        return attend(
-            grouped, (memory.prompt_keys, memory.prompt_values), memory.response(), groups, scale=self.scale
-        ).flatten(1)
+        prompt = (states.prompt_keys, states.prompt_values)
+        return attend(grouped, prompt, states.response(), prompt_rows, scale=self.scale).flatten(1)
 
 
 class _Product:
     """Linear layers of one input as one product, in one type, laid out for oneDNN where that pays."""
 
     def __init__(self, layers: list[nn.Linear], dtype: torch.dtype, rows: int) -> None:
-        weight = (
-            torch.cat([layer.weight.detach() for layer in layers])
-            if len(layers) > 1
-            else layers[0].weight.detach()
-        )
+        # a single weight is not put through torch.cat, which would copy it: the head may be the largest of all
+        weight = layers[0].weight.detach()
+        if len(layers) > 1:
+            weight = torch.cat([layer.weight.detach() for layer in layers])
         biases = [layer.bias for layer in layers]
         self.dtype = dtype
         self.weight = weight.to(dtype)
@@ -126,7 +133,9 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)
-        return onednn_linear(x, self.weight, self.bias) if self.packed else linear(x, self.weight, self.bias)
+        if self.packed:
+            return onednn_linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 def can_fuse(policy: Any) -> bool:

@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from drmas_pl.functional.products import has_onednn, onednn_linear
+from drmas_pl.kernels.onednn import has_onednn, onednn_linear
 from drmas_pl.kernels.packed_layout import Segment
 
 # longest stretch, and most queries of it over the heads that share a key head: few enough for scores to stay in a processor's cache
-_PLACES, _QUERIES = 128, 384
+_PLACES = 128
+_QUERIES = 384
 # keys of a stretch up to which its attention weights are kept for backward
 _KEPT = 256
 _product = onednn_linear if has_onednn() else linear
@@ -60,17 +61,15 @@ def stretches(segments: Sequence[Segment], *, groups: int) -> tuple[Stretch, ...
     found: list[tuple[int, int, tuple[Range, ...], tuple[int, ...]]] = []
     around: list[Segment] = []
     for segment in segments:
+        # segments come in depth-first order: what ended before this one is no ancestor of it
         while around and around[-1].end <= segment.start:
             around.pop()
         above = tuple((other.start, other.stop) for other in around)
-        length, leaf = segment.stop - segment.start, segment.end == segment.stop
-        if (
-            leaf
-            and found
-            and found[-1][2] == above
-            and found[-1][3]
-            and segment.stop - found[-1][0] <= longest
-        ):
+        length = segment.stop - segment.start
+        leaf = segment.end == segment.stop
+        joins = leaf and bool(found) and found[-1][2] == above and bool(found[-1][3])
+        if joins and segment.stop - found[-1][0] <= longest:
+            # siblings side by side in one product; its mask keeps them apart
             start, _, _, parts = found.pop()
             found.append((start, segment.stop, above, (*parts, length)))
         else:
@@ -131,24 +130,28 @@ class _RotatedAttention(torch.autograd.Function):
         groups = query.shape[-1] // key.shape[-1]
         kept: list[Tensor] = []
         with torch.autocast("cpu", enabled=False):
-            cos, sin = cos[0].float(), sin[0].float()
+            cos = cos[0].float()
+            sin = sin[0].float()
+            # (1, T, heads * D) → (T, heads, D)
             query_, key_, value_ = (states[0].unflatten(-1, (-1, size)) for states in (query, key, value))
-            turned = _turn(query_, cos * scale, sin * scale), _turn(key_, cos, sin), value_.float()
-            # oneDNN is slow on operands with gaps
+            # the scale goes into the rotation, where it costs nothing
+            turned = (_turn(query_, cos * scale, sin * scale), _turn(key_, cos, sin), value_.float())
+            # (K, T * G, D): a token's G queries of one key head are neighbours. Copied, since oneDNN is slow on operands with gaps
             queries, keys, values = (_by_head(states, heads).contiguous().flatten(1, 2) for states in turned)
             out = torch.empty_like(query, dtype=value.dtype)
+            out_by_head = _by_head(out[0].unflatten(-1, (-1, size)), heads)
             places = [part.stop - part.start for part in parts]
             rows = [groups * length for length in places]
-            for its_queries, its_keys, its_values, its_out in zip(
-                queries, keys, values, _by_head(out[0].unflatten(-1, (-1, size)), heads)
-            ):
+            for its_queries, its_keys, its_values, its_out in zip(queries, keys, values, out_by_head):
                 for part, asked, target in zip(parts, its_queries.split(rows), its_out.split(places)):
                     weights = _weights(asked, _seen(its_keys, part), part)
                     target.copy_(_product(weights, _seen(its_values, part).t()).view(target.shape))
                     if weights.shape[1] <= _KEPT:
                         kept.append(weights)
         ctx.save_for_backward(queries, keys, values, cos, sin, *kept)
-        ctx.parts, ctx.scale, ctx.dtypes = parts, scale, (query.dtype, key.dtype, value.dtype)
+        ctx.parts = parts
+        ctx.scale = scale
+        ctx.dtypes = (query.dtype, key.dtype, value.dtype)
         return out
 
     @staticmethod
@@ -158,28 +161,31 @@ class _RotatedAttention(torch.autograd.Function):
         heads, tokens, size = keys.shape
         groups = queries.shape[1] // tokens
         out = _by_head(gradient[0].unflatten(-1, (-1, size)).float(), heads).contiguous().flatten(1, 2)
+        grad_queries = torch.empty_like(queries)
         # those of keys and values are (K, D, T): of two operands oneDNN copies the left one, so the wide one has to be on the right
-        grads = torch.empty_like(queries), *(torch.zeros(heads, size, tokens) for _ in range(2))
+        grad_keys = torch.zeros(heads, size, tokens)
+        grad_values = torch.zeros(heads, size, tokens)
+        # in the order in which forward kept them: by head, then by stretch
         left = iter(kept)
         rows = [groups * (part.stop - part.start) for part in ctx.parts]
         with torch.autocast("cpu", enabled=False):
-            for its_keys, its_values, grad_keys, grad_values, *by_row in zip(
-                keys, values, *grads[1:], queries, out, grads[0]
-            ):
-                for part, asked, got, target in zip(ctx.parts, *(states.split(rows) for states in by_row)):
-                    seen = _seen(its_keys, part)
+            for head in range(heads):
+                by_row = (states[head].split(rows) for states in (queries, out, grad_queries))
+                for part, asked, got, target in zip(ctx.parts, *by_row):
+                    seen = _seen(keys[head], part)
                     weights = next(left) if len(seen) <= _KEPT else _weights(asked, seen, part)
-                    scores = torch._softmax_backward_data(
-                        _product(got, _seen(its_values, part)), weights, 1, torch.float32
-                    )
+                    grad_weights = _product(got, _seen(values[head], part))
+                    scores = torch._softmax_backward_data(grad_weights, weights, 1, torch.float32)
                     target.copy_(_product(scores, seen.t()))
-                    _add(grad_keys, _product(asked.t(), scores.t()), part)
-                    _add(grad_values, _product(got.t(), weights.t()), part)
-        grad_query, grad_key, grad_value = (
-            _by_place(grad, tokens) for grad in (grads[0], *(part.mT for part in grads[1:]))
-        )
-        found = _turn(grad_query, cos * ctx.scale, -sin * ctx.scale), _turn(grad_key, cos, -sin), grad_value
-        return *(grad.flatten(1)[None].to(dtype) for grad, dtype in zip(found, ctx.dtypes)), *4 * (None,)
+                    # many stretches see a key, so theirs are summed
+                    _add(grad_keys[head], _product(asked.t(), scores.t()), part)
+                    _add(grad_values[head], _product(got.t(), weights.t()), part)
+        # a rotation is turned back by the opposite angle
+        grad_query = _turn(_by_place(grad_queries, tokens), cos * ctx.scale, -sin * ctx.scale)
+        grad_key = _turn(_by_place(grad_keys.mT, tokens), cos, -sin)
+        found = (grad_query, grad_key, _by_place(grad_values.mT, tokens))
+        grads = (grad.flatten(1)[None].to(dtype) for grad, dtype in zip(found, ctx.dtypes))
+        return *grads, None, None, None, None
 
 
 def _by_head(states: Tensor, heads: int) -> Tensor:
@@ -194,8 +200,11 @@ def _by_place(states: Tensor, tokens: int) -> Tensor:
 
 def _turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn (T, heads, D) by (T, D) angles, in float32."""
-    states, half = states.float(), states.shape[-1] // 2
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)[..., :half]
+    states = states.float()
+    half = states.shape[-1] // 2
+    # the same angle for all heads, and for both halves of a head
+    cos = cos.unsqueeze(1)
+    sin = sin.unsqueeze(1)[..., :half]
     out = states * cos
     out[..., :half].addcmul_(states[..., half:], sin, value=-1)
     out[..., half:].addcmul_(states[..., :half], sin)

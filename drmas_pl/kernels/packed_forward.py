@@ -22,7 +22,7 @@ from drmas_pl.functional.logprobs import token_logprobs
 from drmas_pl.kernels.fused_layers import FusedLayers
 from drmas_pl.kernels.packed_mode import Attend, PackedMode
 from drmas_pl.kernels.prefix_tree import lay_out, tree_kernel
-from drmas_pl.kernels.shared_prompts import share_prompts, takes_any_mask
+from drmas_pl.kernels.prompt_layout import share_prompts, takes_any_mask
 from drmas_pl.models.module_modes import evaluating
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 # narrower models spend their time elsewhere
 _MIN_WIDTH = 256
 # two correct computations of a log-prob differ by less than this, absolutely and relatively; the second in half precision
-_TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.1
+_TOLERANCE = 1e-3
+_HALF_TOLERANCE = 0.1
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -96,6 +97,7 @@ def packed_logprobs(
         ConfigError: The forward pass has changed since the policy was tried out.
     """
     found, _ = _run(policy, batch, temperature, entropy_gradient=entropy_gradient)
+    # (M,) → (N, R): the wanted tokens are in the order of the mask
     empty = torch.zeros(batch.response_mask.shape, device=found.device)
     logp, entropy = (empty.masked_scatter(batch.response_mask, part) for part in found.float().unbind(-1))
     return logp, entropy if entropy_gradient else entropy.detach()
@@ -150,7 +152,7 @@ def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
                 tree.layers,
             )
         if (shared := share_prompts(batch)) is not None:
-            index = (shared.group[rows], width - 1 + shared.before[rows, columns])
+            index = (shared.prompt[rows], width - 1 + shared.before[rows, columns])
             return Inputs(shared.input_ids, shared.mask, shared.position_ids, index)
     positions = (batch.attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
     return Inputs(batch.input_ids, batch.attention_mask.long(), positions, (rows, width - 1 + columns))

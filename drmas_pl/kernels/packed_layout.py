@@ -73,12 +73,18 @@ def pack_rows(batch: TokenBatch, *, min_saved: int = MIN_SAVED) -> PackedRows:
     place, segments = _grow(ids, lengths, min_saved)
     total = segments[-1].stop if segments else 0
     row, column = np.nonzero(place >= 0)
-    input_ids, positions = np.zeros((2, 1, total), dtype=np.int64)
-    input_ids[0, place[row, column]], positions[0, place[row, column]] = ids[row, column], column
+    # rows that share a place write the same id and the same position there
+    input_ids = np.zeros((1, total), dtype=np.int64)
+    input_ids[0, place[row, column]] = ids[row, column]
+    positions = np.zeros((1, total), dtype=np.int64)
+    positions[0, place[row, column]] = column
     device = batch.input_ids.device
-    tensors = (torch.from_numpy(array).to(device) for array in (input_ids, positions, place[rows, predictor]))
-    first, second, third = tensors
-    return PackedRows(first, second, tuple(segments), third)
+    return PackedRows(
+        torch.from_numpy(input_ids).to(device),
+        torch.from_numpy(positions).to(device),
+        tuple(segments),
+        torch.from_numpy(place[rows, predictor]).to(device),
+    )
 
 
 def _grow(ids: Ints, lengths: Ints, min_saved: int) -> tuple[Ints, list[Segment]]:
@@ -105,14 +111,13 @@ def _grow(ids: Ints, lengths: Ints, min_saved: int) -> tuple[Ints, list[Segment]
             place[order[first:last], start:stop] = np.arange(total, total + stop - start)
             todo.append(len(segments))
             segments.append(Segment(total, total + stop - start, -1))
-            total, start = total + stop - start, stop
+            total += stop - start
+            start = stop
         if not alone:
-            cuts = [
-                first,
-                *(
-                    first + 1 + np.flatnonzero(common[first : last - 1] == common[first : last - 1].min())
-                ).tolist(),
-                last,
-            ]
+            # rows part where neighbours have no more in common than all of them have
+            shared = common[first : last - 1]
+            partings = first + 1 + np.flatnonzero(shared == shared.min())
+            cuts = [first, *partings.tolist(), last]
+            # a stack: what is pushed last is laid out first
             todo += [(left, right, start) for left, right in reversed(list(pairwise(cuts)))]
     return place, segments

@@ -13,9 +13,13 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 from drmas_pl.functional.logprobs import chunked_logprobs_entropy
 from drmas_pl.kernels.fast_linear import FastLinearMode
 from drmas_pl.kernels.fused_layers import FusedLayers
+from drmas_pl.kernels.onednn import FAST_PRODUCTS
 
 # largest slice of logits that exists at a time, in numbers: a few of them fit into a processor's cache, accelerators need more
-_SLICE, _ACCELERATOR_SLICE, _LEAST_CHUNK = 1 << 21, 1 << 26, 1024
+_SLICE = 1 << 21
+_ACCELERATOR_SLICE = 1 << 26
+# fewest vocabulary entries of a slice, below which products are too narrow to be fast
+_LEAST_CHUNK = 1024
 # logits that backward need not compute again: a constant, however many tokens there are
 _KEPT = 1 << 25
 
@@ -65,14 +69,13 @@ class PackedMode(FastLinearMode):
         layers: FusedLayers | None = None,
     ) -> None:
         super().__init__()
-        self._head, self._index, self._targets, self._temperature, self._attend = (
-            head,
-            index,
-            targets,
-            temperature,
-            attend,
-        )
-        self._entropy_gradient, self._layers = entropy_gradient, layers
+        self._head = head
+        self._index = index
+        self._targets = targets
+        self._temperature = temperature
+        self._attend = attend
+        self._entropy_gradient = entropy_gradient
+        self._layers = layers
         self._attended = 0
         self.precision: torch.dtype | None = None
         self._answer: Tensor | None = None
@@ -126,15 +129,24 @@ class PackedMode(FastLinearMode):
         )
 
     def _log_probs(self, hidden: Tensor, head: Tensor) -> Tensor:
-        kind, chosen = hidden.device.type, hidden[self._index]
+        kind = hidden.device.type
+        # the head is by far the widest layer, so it is computed for the wanted tokens alone
+        chosen = hidden[self._index]
         if torch.is_autocast_enabled(kind):
             chosen = chosen.to(torch.get_autocast_dtype(kind))
         numbers = _SLICE if kind == "cpu" else _ACCELERATOR_SLICE
         chunk = max(_LEAST_CHUNK, numbers // max(len(self._targets), 1))
         kept = _KEPT if torch.is_grad_enabled() else 0
         logp, entropy = chunked_logprobs_entropy(
-            chosen, head, self._targets, temperature=self._temperature, chunk=chunk, kept=kept
+            chosen,
+            head,
+            self._targets,
+            temperature=self._temperature,
+            chunk=chunk,
+            kept=kept,
+            products=FAST_PRODUCTS,
         )
         answer = torch.stack([logp, entropy if self._entropy_gradient else entropy.detach()], dim=-1)[None]
-        self.precision, self._answer = chosen.dtype, answer.detach()
+        self.precision = chosen.dtype
+        self._answer = answer.detach()
         return answer

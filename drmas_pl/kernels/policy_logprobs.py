@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from drmas_pl.algorithms.token_batch import TokenBatch
 from drmas_pl.functional.logprobs import token_entropy, token_logprobs
 from drmas_pl.kernels.packed_forward import packed_logprobs, packs
-from drmas_pl.kernels.shared_prompts import SharedPrompts, share_prompts, takes_any_mask
+from drmas_pl.kernels.prompt_layout import PromptLayout, share_prompts, takes_any_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def response_logprobs(
     return ResponseLogprobs(logp, torch.where(batch.response_mask, values, zero))
 
 
-def _shared_logits(policy: nn.Module, shared: SharedPrompts) -> Tensor:
+def _shared_logits(policy: nn.Module, shared: PromptLayout) -> Tensor:
     """Return (N, R, V) logits that predict each response token."""
     logits: Tensor = policy(
         input_ids=shared.input_ids,
@@ -69,7 +69,7 @@ def _shared_logits(policy: nn.Module, shared: SharedPrompts) -> Tensor:
         logits_to_keep=shared.input_ids.shape[1] - shared.width + 1,
         use_cache=False,
     ).logits
-    return logits[shared.group[:, None], shared.before]
+    return logits[shared.prompt[:, None], shared.before]
 
 
 def _separate_logits(policy: nn.Module, batch: TokenBatch) -> Tensor:

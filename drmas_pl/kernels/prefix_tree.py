@@ -18,7 +18,7 @@ from drmas_pl.kernels.flex_attention import flex_runs, flex_tree_attention, pad_
 from drmas_pl.kernels.fused_layers import FusedLayers
 from drmas_pl.kernels.packed_layout import pack_rows
 from drmas_pl.kernels.packed_mode import Attend
-from drmas_pl.kernels.shared_prompts import takes_any_mask
+from drmas_pl.kernels.prompt_layout import takes_any_mask
 from drmas_pl.kernels.tree_attention import Pieces, attends_on, plan, tree_attention
 
 Kernel = Literal["pieces", "blocks"]

@@ -1,7 +1,7 @@
 """What new prompts have in common with those of an earlier batch.
 
-Teams append: the next prompt of an episode often begins with all of the previous one. Pure index arithmetic; the caller moves the
-memory accordingly.
+Teams append: the next prompt of an episode often begins with all of the previous one. Pure index arithmetic; the caller
+copies keys and values accordingly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def shared_prefixes(prompts: Sequence[Prompt], earlier: Sequence[Prompt]) -> Pre
         for near in range(max(at - 1, 0), min(at + 1, len(ranked))):
             length = min(common_length(prompt, ranked[near]), len(prompt) - 1)
             if length > found.length[row]:
-                found.source[row], found.length[row] = order[near], length
+                found.source[row] = order[near]
+                found.length[row] = length
     return found
 
 
@@ -61,9 +62,9 @@ def columns_of(prefixes: Prefixes) -> tuple[Ints, Ints]:
     ([0, 0, 1], [0, 1, 0])
     """
     rows = np.repeat(np.arange(len(prefixes.length)), prefixes.length)
-    return rows, np.arange(len(rows)) - np.repeat(
-        np.cumsum(prefixes.length) - prefixes.length, prefixes.length
-    )
+    # positions count from 0 within each prompt: the running index less the number of tokens of the prompts before
+    before = np.cumsum(prefixes.length) - prefixes.length
+    return rows, np.arange(len(rows)) - np.repeat(before, prefixes.length)
 
 
 def common_length(left: Prompt, right: Prompt) -> int:
@@ -72,7 +73,8 @@ def common_length(left: Prompt, right: Prompt) -> int:
     >>> common_length((1, 2, 3), (1, 2, 9, 9))
     2
     """
-    low, high = 0, min(len(left), len(right))
+    low = 0
+    high = min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
         if left[low:middle] == right[low:middle]:

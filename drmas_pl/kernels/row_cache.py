@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class Memory:
+class BufferPool:
     """Buffers that are kept between batches, so that their pages are not requested and cleared for every one of them."""
 
     def __init__(self) -> None:
@@ -30,10 +30,12 @@ class Memory:
         size = math.prod(shape)
         flat = self._flat.get(name)
         if flat is None or flat.numel() < size or flat.dtype != like.dtype or flat.device != like.device:
-            # free the old buffer first
+            # both references to the old buffer go before the new one is made, so that the two never exist side by side
             self._flat.pop(name, None)
             flat = None
-            self._flat[name] = flat = torch.zeros(size, dtype=like.dtype, device=like.device)
+            # zeros and not torch.empty, whose content may be NaN
+            flat = torch.zeros(size, dtype=like.dtype, device=like.device)
+            self._flat[name] = flat
         return flat[:size].view(shape)
 
     def release(self) -> None:
@@ -55,7 +57,8 @@ class Cursor:
 
     def __init__(self) -> None:
         self.rows: Tensor | slice = slice(0)
-        self.columns = self.queries = 0
+        self.columns = 0
+        self.queries = 0
         self.step = -1
         self.prompt: Tensor | None = None
         self.joined = True
@@ -65,14 +68,14 @@ class RowLayer(CacheLayerMixin):
     """Keys and values of one layer.
 
     Args:
-        name: Name of this layer's response buffers in ``memory``.
+        name: Name of this layer's response buffers in ``buffers``.
         prompt_name: Name of its prompt buffers.
         prompts: Number of prompts.
         width: Number of prompt columns.
         rows: Largest number of rows.
         length: Largest number of response columns.
         cursor: What the forward pass writes.
-        memory: Where the buffers come from.
+        buffers: Where keys and values are kept.
         dtype: Type to keep keys and values in; None keeps the model's.
     """
 
@@ -93,16 +96,14 @@ class RowLayer(CacheLayerMixin):
         rows: int,
         length: int,
         cursor: Cursor,
-        memory: Memory,
+        buffers: BufferPool,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.names, self.cursor, self.memory, self.kept_dtype = (
-            {"prompt": prompt_name, "response": name},
-            cursor,
-            memory,
-            dtype,
-        )
+        self.names = {"prompt": prompt_name, "response": name}
+        self.cursor = cursor
+        self.buffers = buffers
+        self.kept_dtype = dtype
         self.sizes = {"prompt": (prompts, width), "response": (rows, length)}
         self.all_prompts: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
@@ -110,12 +111,13 @@ class RowLayer(CacheLayerMixin):
         """Fetch the buffers, now that the shape of the states is known."""
         for part, (count, columns) in self.sizes.items():
             for kind, states in (("keys", key_states), ("values", value_states)):
+                # (P, H, W, D) or (R, H, T, D)
                 shape = (count, states.shape[1], columns, states.shape[3])
                 like = states if self.kept_dtype is None else states.new_empty(0, dtype=self.kept_dtype)
-                setattr(
-                    self, f"{part}_{kind}", self.memory.take(f"{self.names[part]}.{part}_{kind}", shape, like)
-                )
-        self.all_prompts = self.prompt_keys, self.prompt_values
+                buffer = self.buffers.take(f"{self.names[part]}.{part}_{kind}", shape, like)
+                setattr(self, f"{part}_{kind}", buffer)
+        # kept beside prompt_keys and prompt_values, which keep_prompts narrows to the prompts that still have samples
+        self.all_prompts = (self.prompt_keys, self.prompt_values)
         self.is_initialized = True
 
     def update(
@@ -124,21 +126,22 @@ class RowLayer(CacheLayerMixin):
         """Write the new columns and return what the queries may attend to: all of it, or the response alone."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        return (
-            self._prefill(key_states, value_states)
-            if self.cursor.step < 0
-            else self._decode(key_states, value_states)
-        )
+        if self.cursor.step < 0:
+            return self._prefill(key_states, value_states)
+        return self._decode(key_states, value_states)
 
     def _prefill(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        at, width = self.cursor, self.sizes["prompt"][1]
-        # indices do not convert as slices do
+        at = self.cursor
+        width = self.sizes["prompt"][1]
+        # assignment to a slice converts the type by itself, assignment to a tensor of indices does not
         self.prompt_keys[at.rows, :, width - at.queries :] = keys.to(self.prompt_keys.dtype)
         self.prompt_values[at.rows, :, width - at.queries :] = values.to(self.prompt_values.dtype)
         if at.columns == at.queries:
             return keys, values
-        seen = (memory[at.rows, :, width - at.columns :] for memory in (self.prompt_keys, self.prompt_values))
-        return next(seen).to(keys.dtype), next(seen).to(values.dtype)
+        # some columns were computed earlier: queries attend to those as well
+        seen_keys = self.prompt_keys[at.rows, :, width - at.columns :]
+        seen_values = self.prompt_values[at.rows, :, width - at.columns :]
+        return seen_keys.to(keys.dtype), seen_values.to(values.dtype)
 
     def _decode(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         at = self.cursor
@@ -146,9 +149,10 @@ class RowLayer(CacheLayerMixin):
         keys, values = self.response()
         if not at.joined:
             return keys, values
-        return torch.cat([self.prompt_keys[at.prompt], keys], dim=2), torch.cat(
-            [self.prompt_values[at.prompt], values], dim=2
-        )
+        # a copy of the prompt for every row, (R, H, W + t, D), which attention that splits does not need
+        joined_keys = torch.cat([self.prompt_keys[at.prompt], keys], dim=2)
+        joined_values = torch.cat([self.prompt_values[at.prompt], values], dim=2)
+        return joined_keys, joined_values
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Write the response column that the cursor names, (R, H, D) each, of a layer that has been prefilled."""
@@ -158,7 +162,8 @@ class RowLayer(CacheLayerMixin):
 
     def response(self) -> tuple[Tensor, Tensor]:
         """Return (R, H, step + 1, D) keys and values of the responses."""
-        rows, stop = self.cursor.rows, self.cursor.step + 1
+        rows = self.cursor.rows
+        stop = self.cursor.step + 1
         return self.response_keys[rows, :, :stop], self.response_values[rows, :, :stop]
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
@@ -187,8 +192,8 @@ class RowCache(Cache):
         width: Length of the longest prompt.
         rows: Largest number of rows.
         length: Largest number of response columns.
-        memory: Where the buffers come from.
-        bank: Which set of prompt buffers to use; a cache that adopts from another one needs a different set.
+        buffers: Where keys and values are kept.
+        buffer_set: Which set of prompt buffers to use; a cache that copies prefixes of another one needs a different set.
         dtype: Type to keep keys and values in; None keeps the model's, and is needed where prompts and responses are joined.
     """
 
@@ -200,11 +205,12 @@ class RowCache(Cache):
         width: int,
         rows: int,
         length: int,
-        memory: Memory,
-        bank: int = 0,
+        buffers: BufferPool,
+        buffer_set: int = 0,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.cursor, self.width = Cursor(), width
+        self.cursor = Cursor()
+        self.width = width
         sizes: dict[str, Any] = {
             "prompts": prompts,
             "width": width,
@@ -213,7 +219,7 @@ class RowCache(Cache):
             "dtype": dtype,
         }
         self.row_layers = [
-            RowLayer(str(layer), f"{layer}.{bank}", **sizes, cursor=self.cursor, memory=memory)
+            RowLayer(str(layer), f"{layer}.{buffer_set}", **sizes, cursor=self.cursor, buffers=buffers)
             for layer in range(layers)
         ]
         super().__init__(layers=list(self.row_layers))
@@ -231,8 +237,10 @@ class RowCache(Cache):
         """Number of prompt tokens, padding included, that are held."""
         return math.prod(self.row_layers[0].sizes["prompt"])
 
-    def adopt(self, other: RowCache, prompt: tuple[Tensor, Tensor], column: tuple[Tensor, Tensor]) -> None:
-        """Take over what another cache knows of the same tokens at the same positions.
+    def copy_prefixes(
+        self, other: RowCache, prompt: tuple[Tensor, Tensor], column: tuple[Tensor, Tensor]
+    ) -> None:
+        """Copy what another cache holds of the same tokens at the same positions.
 
         Args:
             other: A filled cache with other prompt buffers.
@@ -242,13 +250,17 @@ class RowCache(Cache):
         for layer, source in zip(self.row_layers, other.row_layers):
             if not layer.is_initialized:
                 layer.lazy_initialization(*source.all_prompts)
+            # positions are equal, so the rotary embedding in the keys is right here too; columns differ with the padding
             for mine, theirs in zip(layer.all_prompts, source.all_prompts):
                 mine[prompt[1], :, column[1]] = theirs[prompt[0], :, column[0]]
 
     def open_prefill(self, rows: Tensor | slice, *, columns: int, queries: int) -> None:
         """Let the next forward pass fill the last ``queries`` columns of prompts ``rows``, seeing the last ``columns``."""
         at = self.cursor
-        at.rows, at.columns, at.queries, at.step = rows, columns, queries, -1
+        at.rows = rows
+        at.columns = columns
+        at.queries = queries
+        at.step = -1
 
     def open_decode(self, prompt: Tensor, step: int, *, joined: bool) -> None:
         """Let the next forward pass append response column ``step``.
@@ -259,15 +271,19 @@ class RowCache(Cache):
             joined: Whether attention wants prompt and response in one tensor.
         """
         at = self.cursor
-        at.rows, at.step, at.prompt, at.joined = slice(len(prompt)), step, prompt, joined
+        at.rows = slice(len(prompt))
+        at.step = step
+        at.prompt = prompt
+        at.joined = joined
 
     def copy_rows(self, source: Tensor, target: Tensor, columns: int) -> None:
         """Copy the first ``columns`` response columns of rows ``source`` (M,) onto rows ``target`` (M,); they must differ."""
         for layer in self.row_layers:
-            for memory in (layer.response_keys, layer.response_values):
-                memory[target, :, :columns] = memory[source, :, :columns]
+            for states in (layer.response_keys, layer.response_values):
+                states[target, :, :columns] = states[source, :, :columns]
 
     def keep_prompts(self, kept: Tensor) -> None:
-        """Decode with the prompts ``kept``, (P',), alone; the others stay known to caches that adopt."""
+        """Decode with the prompts ``kept``, (P',), alone; later caches can still copy from the others."""
         for layer in self.row_layers:
-            layer.prompt_keys, layer.prompt_values = layer.prompt_keys[kept], layer.prompt_values[kept]
+            layer.prompt_keys = layer.prompt_keys[kept]
+            layer.prompt_values = layer.prompt_values[kept]

@@ -63,7 +63,8 @@ def plan(segments: Sequence[Segment]) -> Pieces:
         length = segment.stop - segment.start
         if members and (len(members) + 1) * length > (1 + _MOST_PADDING) * (tokens + length):
             batches.append(_batch(members))
-            members, tokens = [], 0
+            members = []
+            tokens = 0
         members.append(segment)
         tokens += length
     if members:
@@ -103,21 +104,24 @@ class _TreeAttention(torch.autograd.Function):
     ) -> Tensor:
         _, heads, tokens, size = query.shape
         out = query.new_empty(1, tokens, heads, size).transpose(1, 2)
+        # log-sum-exps, in float32 whatever the type of the rest
         total = query.new_empty(1, tokens, heads, dtype=torch.float32).transpose(1, 2)
         for batch in pieces.batches:
-            parts = _forward(
-                *(_take(tensor, batch) for tensor in (query, key, value)), 0.0, True, scale=scale
-            )
+            taken = (_take(tensor, batch) for tensor in (query, key, value))
+            parts = _forward(*taken, 0.0, True, scale=scale)
             for target, part in zip((out, total), parts):
                 _put(target, part, batch)
         for segment in pieces.parents:
-            own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
+            own = slice(segment.start, segment.stop)
+            below = slice(segment.stop, segment.end)
+            # all of the descendants see all of the segment: no causal mask
             part, mass = _forward(
                 query[:, :, below], key[:, :, own], value[:, :, own], 0.0, False, scale=scale
             )
             _mix(out[:, :, below], total[:, :, below], part, mass)
         ctx.save_for_backward(query, key, value, out, total)
-        ctx.pieces, ctx.scale = pieces, scale
+        ctx.pieces = pieces
+        ctx.scale = scale
         return out
 
     @staticmethod
@@ -130,7 +134,8 @@ class _TreeAttention(torch.autograd.Function):
             for target, part in zip(grads, _backward(*taken, 0.0, True, scale=ctx.scale)):
                 _put(target, part, batch)
         for segment in ctx.pieces.parents:
-            own, below = slice(segment.start, segment.stop), slice(segment.stop, segment.end)
+            own = slice(segment.start, segment.stop)
+            below = slice(segment.stop, segment.end)
             places = (below, own, own)
             inputs = [tensor[:, :, place] for tensor, place in zip((query, key, value), places)]
             parts = _backward(
@@ -142,6 +147,7 @@ class _TreeAttention(torch.autograd.Function):
                 False,
                 scale=ctx.scale,
             )
+            # added to what the pieces before have left, while batches above write every place exactly once
             for target, part, place in zip(grads, parts, places):
                 target[:, :, place] += part
         return *grads, None, None

@@ -147,7 +147,8 @@ class SglangEngine(ServedEngine):
         """Begin to generate in a thread, so that servers of several groups work at a time; see :meth:`Engine.begin`."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
-        self._begun = future = self._thread.submit(self.generate, requests)
+        future = self._thread.submit(self.generate, requests)
+        self._begun = future
 
         def finish() -> list[Completion]:
             try:
@@ -260,6 +261,7 @@ class SglangEngine(ServedEngine):
 
     def _persist(self, action: Callable[[], T]) -> T:
         """Run an action, again with a new server whenever the old one was lost."""
+        # a lost server is the only error that a new one can mend; everything else is the caller's
         for left in reversed(range(self.max_restarts + 1)):
             try:
                 found = action()

@@ -55,8 +55,8 @@ def test_each_prompt_is_laid_out_once_and_responses_see_only_it_and_themselves()
     ]
     shared = share_prompts(collate(rows, pad_id=0, denominator=1.0))
     assert shared is not None
-    pair = int(shared.group[0])
-    assert shared.input_ids.shape == (2, 5) and shared.group[2] == pair
+    pair = int(shared.prompt[0])
+    assert shared.input_ids.shape == (2, 5) and shared.prompt[2] == pair
     assert shared.input_ids[pair].tolist() == [7, 8, 1, 2, 3]
     assert shared.position_ids[pair].tolist() == [0, 1, 2, 3, 2]
     assert shared.before.tolist()[0] == [0, 1] and shared.before.tolist()[2][0] == 0

@@ -82,7 +82,7 @@ def test_a_family_is_decoded_as_the_table_says(
         return
     with caplog.at_level(logging.WARNING, "drmas_pl"):
         engine = TransformersEngine(model, Ids())
-    assert decode_check.make_forward(model).splits_attention == (how == "split")
+    assert decode_check.make_runner(model).splits_attention == (how == "split")
     assert ("is decoded with prompts and responses joined" in caplog.text) == how.endswith(
         "the trial says so"
     )

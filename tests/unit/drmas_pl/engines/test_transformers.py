@@ -291,7 +291,7 @@ def test_what_is_held_for_later_is_bounded(budget: int) -> None:
         assert all(not batch._earlier for batch in engine._earlier), (
             "batches do not hold on to their predecessors"
         )
-        assert len({batch.bank for batch in engine._earlier}) == len(held)
+        assert len({batch.buffer_set for batch in engine._earlier}) == len(held)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
@@ -421,7 +421,7 @@ def test_damaged_weights_are_an_error_that_leaves_nothing_behind() -> None:
         weight.fill_(float("nan"))
     with pytest.raises(EngineError, match="logits are not finite"):
         engine.generate(batch)
-    assert not engine._memory._flat, "0 × NaN would survive in padding columns"
+    assert not engine._buffers._flat, "0 × NaN would survive in padding columns"
     with torch.no_grad():
         weight.copy_(kept)
     assert engine.generate(batch) == reference
@@ -430,10 +430,10 @@ def test_damaged_weights_are_an_error_that_leaves_nothing_behind() -> None:
 def test_asleep_it_refuses_and_holds_no_cache() -> None:
     engine = TransformersEngine(model(), Ids())
     engine.generate(requests(1, 1, max_new_tokens=5))
-    assert engine._memory._flat
+    assert engine._buffers._flat
     for put_to_sleep in (engine.sleep, engine.close):
         put_to_sleep()
-        assert not engine._memory._flat
+        assert not engine._buffers._flat
         with pytest.raises(EngineError, match=r"asleep; call wake\(\)"):
             engine.generate(requests(1, 1))
         engine.wake()
@@ -484,7 +484,7 @@ def test_keys_and_values_are_widened_once_where_attention_is_split(kind: str) ->
     policy = model(kind).to(torch.bfloat16)
     engine, made = TransformersEngine(policy, Ids()), RowCache.__init__
     found, again = engine.generate(requests(4, 3)), engine.generate(requests(4, 3))
-    kept = {buffer.dtype for buffer in engine._memory._flat.values()}
+    kept = {buffer.dtype for buffer in engine._buffers._flat.values()}
     assert kept == {torch.float32 if kind == "llama" else torch.bfloat16}
     with patch.object(
         RowCache, "__init__", lambda cache, *args, dtype, **kwargs: made(cache, *args, **kwargs)

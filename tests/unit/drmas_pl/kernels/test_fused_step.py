@@ -170,7 +170,7 @@ def test_one_set_of_copies_serves_several_calls_until_the_weights_change() -> No
     changed = play(policy, fused=True, engine=engine)
     assert largest_gap(changed, play(policy, fused=False)) < 2e-5
     engine.sleep()
-    assert engine._forward is None
+    assert engine._runner is None
 
 
 class OwnLlama(LlamaForCausalLM):

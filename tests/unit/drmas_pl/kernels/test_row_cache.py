@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from drmas_pl.kernels.row_cache import Memory, RowCache
+from drmas_pl.kernels.row_cache import BufferPool, RowCache
 
 
 def states(rows: int, length: int, start: float) -> torch.Tensor:
@@ -14,7 +14,7 @@ def states(rows: int, length: int, start: float) -> torch.Tensor:
 
 
 def make(layers: int = 1, *, prompts: int = 2, width: int = 3, rows: int = 4, length: int = 3) -> RowCache:
-    return RowCache(layers, prompts=prompts, width=width, rows=rows, length=length, memory=Memory())
+    return RowCache(layers, prompts=prompts, width=width, rows=rows, length=length, buffers=BufferPool())
 
 
 def prefill(
@@ -89,12 +89,12 @@ def test_forgotten_prompts_make_room_for_the_others() -> None:
 
 
 def test_known_columns_are_adopted_and_attended_to() -> None:
-    memory = Memory()
-    earlier = RowCache(1, prompts=2, width=3, rows=1, length=1, memory=memory)
+    buffers = BufferPool()
+    earlier = RowCache(1, prompts=2, width=3, rows=1, length=1, buffers=buffers)
     prefill(earlier, slice(0, 2), 2, 0)
-    cache = RowCache(1, prompts=2, width=5, rows=1, length=1, memory=memory, bank=1)
+    cache = RowCache(1, prompts=2, width=5, rows=1, length=1, buffers=buffers, buffer_set=1)
     # the second new prompt of five tokens begins like the first old one, the first of four like two tokens of the second
-    cache.adopt(
+    cache.copy_prefixes(
         earlier,
         (torch.tensor([1, 1, 0, 0, 0]), torch.tensor([0, 0, 1, 1, 1])),
         (torch.tensor([0, 1, 0, 1, 2]), torch.tensor([1, 2, 0, 1, 2])),
@@ -110,15 +110,15 @@ def test_known_columns_are_adopted_and_attended_to() -> None:
 
 
 def test_buffers_are_reused_while_they_suffice() -> None:
-    memory, like = Memory(), torch.zeros(1)
-    first = memory.take("a", (4, 5), like)
+    buffers, like = BufferPool(), torch.zeros(1)
+    first = buffers.take("a", (4, 5), like)
     first.fill_(3.0)
-    again = memory.take("a", (2, 3), like)
+    again = buffers.take("a", (2, 3), like)
     assert again.data_ptr() == first.data_ptr() and again.shape == (2, 3)
-    assert memory.take("a", (10, 10), like).abs().sum() == 0, "new memory is finite"
-    assert memory.take("a", (2, 3), like.double()).dtype == torch.float64
-    memory.release()
-    assert memory.take("a", (2, 3), like).abs().sum() == 0
+    assert buffers.take("a", (10, 10), like).abs().sum() == 0, "new memory is finite"
+    assert buffers.take("a", (2, 3), like.double()).dtype == torch.float64
+    buffers.release()
+    assert buffers.take("a", (2, 3), like).abs().sum() == 0
 
 
 def test_layers_report_their_size_under_both_names() -> None:
@@ -127,7 +127,7 @@ def test_layers_report_their_size_under_both_names() -> None:
 
 
 def test_states_are_kept_in_the_type_that_is_asked_for_and_given_back_in_their_own() -> None:
-    cache = RowCache(1, prompts=2, width=3, rows=4, length=3, memory=Memory(), dtype=torch.float32)
+    cache = RowCache(1, prompts=2, width=3, rows=4, length=3, buffers=BufferPool(), dtype=torch.float32)
     half = states(2, 3, 0).bfloat16()
     cache.open_prefill(slice(0, 2), columns=3, queries=3)
     cache.update(half, -half, 0)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from drmas_pl.kernels.decode_attention import DecodeAttentionMode, PromptRows, Span, attend, rows_by_prompt
 from drmas_pl.kernels.fast_linear import FastLinearMode
-from drmas_pl.kernels.shared_prompt import Groups, SharedPromptMode, Span, attend, group_rows
 
 LENGTHS = torch.tensor([2, 5, 5, 9])
 WIDTH = 9
@@ -55,9 +55,9 @@ def plain(
     )
 
 
-def make_groups(prompt: list[int], spans: tuple[Span, ...]) -> Groups:
-    rows, place = group_rows(np.array(prompt), 4)
-    return Groups(torch.from_numpy(rows), torch.from_numpy(place), spans)
+def make_prompt_rows(prompt: list[int], spans: tuple[Span, ...]) -> PromptRows:
+    rows, place = rows_by_prompt(np.array(prompt), 4)
+    return PromptRows(torch.from_numpy(rows), torch.from_numpy(place), spans)
 
 
 @pytest.mark.parametrize("spans", SPANS)
@@ -65,7 +65,7 @@ def make_groups(prompt: list[int], spans: tuple[Span, ...]) -> Groups:
 @pytest.mark.parametrize("prompt", [[0, 1, 2, 3], [3, 0, 1, 1, 3, 2, 3], [3, 3, 3], [1]])
 def test_it_equals_the_kernel_on_copied_prompts(prompt: list[int], queries: int, spans: str) -> None:
     query, pk, pv, rk, rv = case(prompt, queries, torch.float32)
-    found = attend(query, (pk, pv), (rk, rv), make_groups(prompt, SPANS[spans]), scale=0.4)
+    found = attend(query, (pk, pv), (rk, rv), make_prompt_rows(prompt, SPANS[spans]), scale=0.4)
     assert found.dtype == torch.float32
     assert torch.allclose(found.double(), plain(torch.tensor(prompt), query, pk, pv, rk, rv), atol=1e-6)
 
@@ -75,7 +75,7 @@ def test_half_precision_is_reduced_in_float32(autocast: bool) -> None:
     prompt = [3, 0, 1, 1]
     query, pk, pv, rk, rv = case(prompt, 2, torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        found = attend(query, (pk, pv), (rk, rv), make_groups(prompt, SPANS["ragged"]), scale=0.4)
+        found = attend(query, (pk, pv), (rk, rv), make_prompt_rows(prompt, SPANS["ragged"]), scale=0.4)
     assert found.dtype == torch.bfloat16
     assert torch.allclose(found.double(), plain(torch.tensor(prompt), query, pk, pv, rk, rv), atol=1e-2)
 
@@ -86,12 +86,14 @@ def test_padding_may_hold_anything_finite() -> None:
     spoiled = pk.clone(), pv.clone()
     for part in spoiled:
         part[0, :, :7] = 1e20
-    clean = attend(query, (pk, pv), (rk, rv), make_groups(prompt, SPANS["one"]), scale=0.4)
-    assert torch.equal(attend(query, spoiled, (rk, rv), make_groups(prompt, SPANS["one"]), scale=0.4), clean)
+    clean = attend(query, (pk, pv), (rk, rv), make_prompt_rows(prompt, SPANS["one"]), scale=0.4)
+    assert torch.equal(
+        attend(query, spoiled, (rk, rv), make_prompt_rows(prompt, SPANS["one"]), scale=0.4), clean
+    )
 
 
 def test_rows_are_arranged_by_prompt_in_their_order() -> None:
-    rows, place = group_rows(np.array([2, 0, 2, 2]), 4)
+    rows, place = rows_by_prompt(np.array([2, 0, 2, 2]), 4)
     assert rows.tolist() == [[1, 0, 0], [0, 0, 0], [0, 2, 3], [0, 0, 0]]
     assert place.tolist() == [6, 0, 7, 8]
     assert rows.reshape(-1)[place].tolist() == [0, 1, 2, 3]
@@ -99,7 +101,7 @@ def test_rows_are_arranged_by_prompt_in_their_order() -> None:
 
 def test_attention_outside_decoding_is_left_alone() -> None:
     query = torch.randn(1, 2, 4, 8)
-    with SharedPromptMode():
+    with DecodeAttentionMode():
         found = scaled_dot_product_attention(query, query, query, is_causal=True)
     assert torch.equal(found, scaled_dot_product_attention(query, query, query, is_causal=True))
-    assert issubclass(SharedPromptMode, FastLinearMode)
+    assert issubclass(DecodeAttentionMode, FastLinearMode)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from drmas_pl.functional.logprobs import HeadProducts
+
 # multiply-adds and rows below which the fixed cost of a oneDNN call is not earned back
 _MIN_WORK = 500_000
 _MIN_ROWS = 8
@@ -69,7 +71,9 @@ def fast_product(x: Tensor, weight: Tensor) -> Tensor:
     >>> fast_product(torch.ones(1, 2), torch.ones(3, 2))
     tensor([[2., 2., 2.]])
     """
-    return onednn_linear(x, weight) if onednn_pays(x, weight) and has_onednn() else linear(x, weight)
+    if onednn_pays(x, weight) and has_onednn():
+        return onednn_linear(x, weight)
+    return linear(x, weight)
 
 
 def fast_outer(left: Tensor, right: Tensor) -> Tensor:
@@ -87,9 +91,13 @@ def fast_outer(left: Tensor, right: Tensor) -> Tensor:
         and onednn_pays(left.t(), right.t())
         and has_onednn()
     ):
+        # the call reads the shape of the weight alone, for which one number is enough
         shape = left.new_empty(()).expand(left.shape[1], right.shape[1])
         return torch.ops.aten.mkldnn_linear_backward_weights(
             left.to_mkldnn(), right.to_mkldnn(), shape, False
         )[0]
     # the other way round oneDNN would copy less, but the result is a gradient, which is added to others in this layout
     return fast_product(left.t(), right.t())
+
+
+FAST_PRODUCTS = HeadProducts(fast_product, fast_outer)

@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from drmas_pl.functional import products
-from drmas_pl.functional.products import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
+from drmas_pl.kernels import onednn
+from drmas_pl.kernels.onednn import fast_outer, fast_product, has_onednn, onednn_linear, onednn_pays
 
 
 @pytest.mark.parametrize("shape", [(64, 128, 96), (3, 5, 7), (64, 96, 640), (300, 1200, 600)])
@@ -46,7 +46,7 @@ def test_it_pays_for_large_float32_products_outside_autocast() -> None:
 
 def test_without_onednn_blas_is_used() -> None:
     with (
-        patch.object(products, "has_onednn", return_value=False),
-        patch.object(products, "onednn_linear", side_effect=AssertionError),
+        patch.object(onednn, "has_onednn", return_value=False),
+        patch.object(onednn, "onednn_linear", side_effect=AssertionError),
     ):
         assert fast_product(torch.ones(64, 512), torch.ones(512, 512)).eq(512).all()

@@ -38,7 +38,7 @@ class Span(NamedTuple):
     bias: Tensor | None
 
 
-class Groups:
+class PromptRows:
     """The rows of every prompt as a rectangle.
 
     Args:
@@ -48,42 +48,43 @@ class Groups:
     """
 
     def __init__(self, rows: Tensor, place: Tensor, spans: tuple[Span, ...]) -> None:
-        self.rows, self.place, self.spans = rows, place, spans
+        self.rows = rows
+        self.place = place
+        self.spans = spans
         self._lines: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def by_prompt(self, by_row: Tensor) -> Tensor:
         """Turn (R, H, n, …) into (P, H, G·n, …)."""
         _, heads, queries, last = by_row.shape
-        return (
-            by_row.flatten(0, 2)
-            .index_select(0, self._index(heads, queries)[0])
-            .view(len(self.rows), heads, -1, last)
-        )
+        # (R·H·n, …) lines, picked and repeated into (P·H·G·n, …): one gather moves rows to their prompt behind the head
+        lines = by_row.flatten(0, 2).index_select(0, self._index(heads, queries)[0])
+        return lines.view(len(self.rows), heads, -1, last)
 
     def by_row(self, by_prompt: Tensor) -> Tensor:
         """Turn (P, H, G·n, …) into (R, H, n, …)."""
         _, heads, lines, last = by_prompt.shape
         queries = lines // self.rows.shape[1]
-        return (
-            by_prompt.flatten(0, 2)
-            .index_select(0, self._index(heads, queries)[1])
-            .view(len(self.place), heads, queries, last)
-        )
+        found = by_prompt.flatten(0, 2).index_select(0, self._index(heads, queries)[1])
+        return found.view(len(self.place), heads, queries, last)
 
     def _index(self, heads: int, queries: int) -> tuple[Tensor, Tensor]:
         """Return which of the (R·H·n) lines each of the (P·H·G·n) ones is, and the other way round; the same for all layers."""
         if (heads, queries) not in self._lines:
-            (prompts, width), count = self.rows.shape, len(self.place)
-            rows = torch.arange(count * heads * queries, device=self.rows.device).view(count, heads, queries)
-            places = torch.arange(prompts * heads * width * queries, device=self.rows.device).view(
-                prompts, heads, width, queries
-            )
+            prompts, width = self.rows.shape
+            count = len(self.place)
+            device = self.rows.device
+            rows = torch.arange(count * heads * queries, device=device).view(count, heads, queries)
+            places = torch.arange(prompts * heads * width * queries, device=device)
+            places = places.view(prompts, heads, width, queries)
+            # (P, G, H, n) → (P, H, G, n): the queries of all rows of a prompt become the rows of one product
+            forth = rows[self.rows].transpose(1, 2)
+            # (P, H, G, n) → (P·G, H, n) → (R, H, n): places that no row has are left out
             back = places.transpose(1, 2).reshape(prompts * width, heads, queries)[self.place]
-            self._lines[heads, queries] = rows[self.rows].transpose(1, 2).flatten(), back.flatten()
+            self._lines[heads, queries] = (forth.flatten(), back.flatten())
         return self._lines[heads, queries]
 
 
-def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
+def rows_by_prompt(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
     """Arrange rows by prompt.
 
     Args:
@@ -91,9 +92,9 @@ def group_rows(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
         prompts: Number of prompts.
 
     Returns:
-        ``rows`` (P, G) and ``place`` (R,) of :class:`Groups`.
+        ``rows`` (P, G) and ``place`` (R,) of :class:`PromptRows`.
 
-    >>> rows, place = group_rows(np.array([1, 0, 1]), 2)
+    >>> rows, place = rows_by_prompt(np.array([1, 0, 1]), 2)
     >>> rows.tolist(), place.tolist()
     ([[1, 0], [0, 2]], [2, 0, 3])
     """
@@ -112,7 +113,7 @@ def attend(
     query: Tensor,
     prompt: tuple[Tensor, Tensor],
     response: tuple[Tensor, Tensor],
-    groups: Groups,
+    prompt_rows: PromptRows,
     *,
     scale: float,
 ) -> Tensor:
@@ -122,7 +123,7 @@ def attend(
         query: (R, H, n, D).
         prompt: Keys and values, (P, H, W, D) each.
         response: Keys and values, (R, H, t, D) each.
-        groups: Which rows share which prompt.
+        prompt_rows: Which rows share which prompt.
         scale: Multiplies the scores.
 
     Returns:
@@ -132,11 +133,12 @@ def attend(
     kind = query.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         scaled = query.float() * scale
-        own = groups.by_prompt(scaled @ response[0].float().transpose(-1, -2))
-        grouped = groups.by_prompt(scaled)
-        parts = [_attend_span(grouped, prompt, own, span) for span in groups.spans]
-        mixed, weights = (torch.cat(part) for part in zip(*parts))
-        return (groups.by_row(mixed) + groups.by_row(weights) @ response[1].float()).to(query.dtype)
+        own = prompt_rows.by_prompt(scaled @ response[0].float().transpose(-1, -2))
+        grouped = prompt_rows.by_prompt(scaled)
+        parts = [_attend_span(grouped, prompt, own, span) for span in prompt_rows.spans]
+        mixed = torch.cat([part[0] for part in parts])
+        weights = torch.cat([part[1] for part in parts])
+        return (prompt_rows.by_row(mixed) + prompt_rows.by_row(weights) @ response[1].float()).to(query.dtype)
 
 
 def _attend_span(
@@ -147,12 +149,13 @@ def _attend_span(
     scores = query[span.first : span.last] @ keys.transpose(-1, -2)
     if span.bias is not None:
         scores += span.bias
+    # one softmax over prompt and response, so that nothing has to be put together from log-sum-exps
     weights = torch.cat([scores, own[span.first : span.last]], dim=-1).softmax(dim=-1)
     columns = keys.shape[2]
     return weights[..., :columns] @ values, weights[..., columns:]
 
 
-class SharedPromptMode(FastLinearMode):
+class DecodeAttentionMode(FastLinearMode):
     """Replaces scaled-dot-product attention while a :class:`RowCache` is decoding, and speeds up linear layers.
 
     Args:
@@ -160,13 +163,13 @@ class SharedPromptMode(FastLinearMode):
 
     Attributes:
         cache: The cache that is decoding.
-        groups: Which rows share which prompt; None while attention is left alone.
+        prompt_rows: Which rows share which prompt; None while attention is left alone.
     """
 
     def __init__(self, *, packs: bool = True) -> None:
         super().__init__(packs=packs)
         self.cache: RowCache | None = None
-        self.groups: Groups | None = None
+        self.prompt_rows: PromptRows | None = None
 
     def __torch_function__(
         self,
@@ -176,16 +179,18 @@ class SharedPromptMode(FastLinearMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer an attention call with the layer that the cache has just updated; pass everything else on."""
-        if func is scaled_dot_product_attention and self.groups is not None and self.cache is not None:
+        if func is scaled_dot_product_attention and self.prompt_rows is not None and self.cache is not None:
             layer = self.cache.updated
             assert layer is not None
-            query, heads = args[0], layer.prompt_keys.shape[1]
+            query = args[0]
+            heads = layer.prompt_keys.shape[1]
             scale = (kwargs or {}).get("scale") or query.shape[-1] ** -0.5
             # query heads of one key-value head are neighbours, whether or not they were already folded into the query length
             folded = query.reshape(query.shape[0], heads, -1, query.shape[-1])
-            mixed = attend(
-                folded, (layer.prompt_keys, layer.prompt_values), layer.response(), self.groups, scale=scale
-            )
+            prompt = (layer.prompt_keys, layer.prompt_values)
+            mixed = attend(folded, prompt, layer.response(), self.prompt_rows, scale=scale)
             return mixed.view(*query.shape[:-1], mixed.shape[-1])
         # not by way of the base class: this is called for every operation of the model
-        return self._linear(args) if func is linear and not kwargs else func(*args, **(kwargs or {}))
+        if func is linear and not kwargs:
+            return self._linear(args)
+        return func(*args, **(kwargs or {}))
