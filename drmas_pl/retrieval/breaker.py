@@ -33,7 +33,9 @@ class CircuitBreaker:
             raise ValueError(f"breaker_failures must be at least 1, got {failures}")
         if cool_down < 0:
             raise ValueError(f"cool_down must be at least 0 seconds, got {cool_down}")
-        self.failures, self.cool_down, self._clock = failures, cool_down, clock
+        self.failures = failures
+        self.cool_down = cool_down
+        self._clock = clock
         self._lock = threading.Lock()
         self._in_a_row = 0
         self._closed_again = 0.0
@@ -46,6 +48,7 @@ class CircuitBreaker:
             now = self._clock()
             if now < self._closed_again:
                 return False
+            # one call finds out; those beside it wait for another cool-down unless it succeeds
             self._closed_again = now + self.cool_down
             return True
 

@@ -97,7 +97,8 @@ class LimitedConnection:
 
     def _note(self) -> None:
         if self.answering != self.was_answering:
-            self.since, self.was_answering = self.loop.time(), self.answering
+            self.since = self.loop.time()
+            self.was_answering = self.answering
 
     def _watch(self) -> None:
         self._note()

@@ -55,11 +55,14 @@ class Gatherer(Generic[T]):
             raise ValueError(f"max_batch must be at least 1 query per lookup, got {max_batch}")
         if window < 0:
             raise ValueError(f"window must be at least 0 seconds, got {window}")
-        self.lookup, self.max_batch, self.window = lookup, max_batch, window
+        self.lookup = lookup
+        self.max_batch = max_batch
+        self.window = window
         self._queue: deque[_Ticket[T]] = deque()
         self._queue_lock = threading.Lock()
         self._turn = threading.Lock()
-        self._in_company = False
+        # whether the last lookup had several callers, so that others are likely to come
+        self._shared = False
 
     def __call__(self, queries: Sequence[str], k: int) -> list[T]:
         """Answer ``queries``, in their order.
@@ -76,11 +79,12 @@ class Gatherer(Generic[T]):
         with self._queue_lock:
             self._queue.append(ticket)
         with self._turn:
-            if not ticket.done and self._in_company and self.window:
+            # while this thread waited for its turn, another one may have taken its queries along
+            if not ticket.done and self._shared and self.window:
                 time.sleep(self.window)
             while not ticket.done:
                 batch = self._take()
-                self._in_company = len(batch) > 1
+                self._shared = len(batch) > 1
                 self._serve(batch)
         if ticket.error is not None:
             raise ticket.error
@@ -112,9 +116,8 @@ class Gatherer(Generic[T]):
             middle = len(batch) // 2
             self._serve(batch[:middle])
             self._serve(batch[middle:])
-        except (
-            BaseException
-        ) as error:  # nobody may wait for ever, whatever went wrong in the thread that worked for the others
+        # nobody may wait for ever, whatever went wrong in the thread that worked for the others
+        except BaseException as error:
             self._fail(batch, error)
             if not isinstance(error, Exception):
                 raise
@@ -128,4 +131,5 @@ class Gatherer(Generic[T]):
 
     def _fail(self, batch: list[_Ticket[T]], error: BaseException) -> None:
         for ticket in batch:
-            ticket.error, ticket.done = error, True
+            ticket.error = error
+            ticket.done = True

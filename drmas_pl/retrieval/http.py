@@ -86,8 +86,12 @@ class HttpRetriever(Retriever):
             )
         if request_form not in ("queries", "query"):
             raise ValueError(f"request_form must be 'queries' or 'query', got {request_form!r}")
-        self.url, self.timeout, self.retries, self.backoff = url, timeout, retries, backoff
-        self.request_form, self.max_reply_bytes = request_form, max_reply_bytes
+        self.url = url
+        self.timeout = timeout
+        self.retries = retries
+        self.backoff = backoff
+        self.request_form = request_form
+        self.max_reply_bytes = max_reply_bytes
         self._breaker = CircuitBreaker(breaker_failures, cool_down=cool_down)
         self._token = os.environ.get(TOKEN_VARIABLE)
         self._pool = urllib3.PoolManager(maxsize=4, retries=False)

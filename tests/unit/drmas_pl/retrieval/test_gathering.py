@@ -125,7 +125,7 @@ def test_only_company_makes_a_lookup_wait(monkeypatch: pytest.MonkeyPatch) -> No
     for query in "abc":
         gather([query], 1)
     assert waits == []
-    gather._in_company = True
+    gather._shared = True
     gather(["d"], 1)
     gather(["e"], 1)
     assert waits == [0.5]
