@@ -23,14 +23,6 @@ settings.load_profile("drmas_pl")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `--dist loadgroup` keep each file in one process, since its tests share what they build."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture(scope="module")
 def without_curve() -> Iterator[None]:
     """Drawing a run's learning curve takes longer than everything else in most runs."""
