@@ -7,6 +7,7 @@ the recorded trajectories tell, such as empty responses, is counted in the lates
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -128,7 +129,7 @@ def _state(run: RunFiles) -> Iterator[Finding]:
             "state",
             "Not finished",
             f"The run still goes or was stopped: iteration {run.iteration}{of} is the last one recorded. "
-            f"Go on with: python tools/train.py resume={run.path}",
+            f"Go on with: python tools/train.py {shlex.quote(f'resume={run.path}')}",
         )
     if not run.records:
         yield Finding(

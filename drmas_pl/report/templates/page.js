@@ -69,6 +69,10 @@ function section(title, id, ...children) {
   return el("section", { id, "aria-label": title }, el("h2", {}, title), children);
 }
 
+function idOf(name, run) {
+  return several ? `${name}-${data.runs.indexOf(run)}` : name;
+}
+
 // ---------------------------------------------------------------- markers: the second code beside colour
 
 function marker(code, x, y, colour, size = 3) {
@@ -134,7 +138,7 @@ function drawOutcome(run) {
     el("b", {}, run.calls[place].map((value) => value.toFixed(2)).join(" → ")), el("span", {}, `calls of ${agent}`)));
   const tiles = [...run.outcomes.map(outcomeTile), ...calls].filter(Boolean);
   const body = tiles.length ? tiles : el("p", { class: "muted" }, "Nothing was scored so far.");
-  return el("section", { id: "outcome", "aria-label": "Outcome, before → after", class: "grid tiles" }, body);
+  return el("section", { id: idOf("outcome", run), "aria-label": "Outcome, before → after", class: "grid tiles" }, body);
 }
 
 function drawHealth(run) {
@@ -304,7 +308,7 @@ function drawGraph(run, view) {
     const agent = run.agents.indexOf(name);
     const sign = SIGNS[name] ? `${SIGNS[name]} ` : "";
     picture.append(svg("rect", {
-      class: agent < 0 ? "end" : `s${agent % COLOURS}`, x: x - halfWidth, y: y - halfHeight, width: 2 * halfWidth,
+      class: `node ${agent < 0 ? "end" : `s${agent % COLOURS}`}`, x: x - halfWidth, y: y - halfHeight, width: 2 * halfWidth,
       height: 2 * halfHeight, rx: 8,
     }));
     const clipped = name.length > 11 ? `${name.slice(0, 10)}…` : name;
@@ -358,7 +362,7 @@ function drawStages(run) {
   const most = Math.max(...run.stages.map((stage) => stage[1]));
   const rows = run.stages.map(([stage, seconds, count]) => {
     const bar = el("div", { class: "bar" });
-    bar.style.width = `${(100 * seconds / (most || 1)).toFixed(1)}%`;
+    bar.style.width = `${(120 * seconds / (most || 1)).toFixed(1)}px`;
     return [stage, bar, `${seconds.toFixed(1)} s`, `${(seconds / count).toFixed(2)} s × ${count}`];
   });
   const memory = run.memory ? `Peak memory of the process: ${(run.memory / 1024).toFixed(2)} GB.`
@@ -367,10 +371,7 @@ function drawStages(run) {
 }
 
 function drawRun(run) {
-  return [
-    drawOutcome(run),
-    section("Health", "health", drawHealth(run)),
-  ];
+  return [drawOutcome(run), section("Health", idOf("health", run), drawHealth(run))];
 }
 
 function drawDetails(run) {
@@ -378,10 +379,10 @@ function drawDetails(run) {
     ? el("details", {}, el("summary", {}, "Last lines of failures.log"), el("pre", { dir: "auto", tabindex: "0" }, run.failures))
     : null;
   return [
-    section("Who calls whom, per trajectory", "team", drawTeam(run)),
+    section("Who calls whom, per trajectory", idOf("team", run), drawTeam(run)),
     el("div", { class: "grid halves" },
-      section("Settings that differ from the presets", "settings", drawSettings(run)),
-      section("Time and memory", "time", drawStages(run), failures)),
+      section("Settings that differ from the presets", idOf("settings", run), drawSettings(run)),
+      section("Time and memory", idOf("time", run), drawStages(run), failures)),
   ];
 }
 
@@ -561,7 +562,7 @@ function drawConversations() {
   const agents = [...new Set(data.runs.flatMap((one) => one.agents))];
   const option = (value, label) => el("option", { value }, label);
   const select = (label, choices) => {
-    const control = el("select", {}, choices.map(([value, text]) => option(value, text)));
+    const control = el("select", { "aria-label": label }, choices.map(([value, text]) => option(value, text)));
     return { control, label: el("label", {}, label, control) };
   };
   const sources = [...new Set(index.tasks.map((one) => one[1]))];
@@ -579,7 +580,7 @@ function drawConversations() {
       [CUT, "one cut at the limit"], [UNTRAINED, "one not trained"]]),
   };
   const number = (label) => {
-    const control = el("input", { type: "number", step: "any" });
+    const control = el("input", { type: "number", step: "any", "aria-label": label });
     return { control, label: el("label", {}, label, control) };
   };
   const bounds = {
@@ -588,7 +589,7 @@ function drawConversations() {
     tokensLow: number("tokens ≥"), tokensHigh: number("tokens ≤"),
   };
   const field = (label, hint) => {
-    const control = el("input", { type: "search", placeholder: hint });
+    const control = el("input", { type: "search", placeholder: hint, "aria-label": label });
     return { control, label: el("label", {}, label, control) };
   };
   const taskField = field("task", "question or id");
@@ -780,9 +781,9 @@ function draw() {
   drawHead();
   const main = document.getElementById("main");
   if (several) {
-    main.append(...drawComparison(), section("Curves", "curves", drawCharts()),
-      ...data.runs.map((one) => el("details", {}, el("summary", {}, one.name), drawRun(one), drawDetails(one))));
-    main.append(section("Health", "health-all", data.runs.map((one) => [el("h3", {}, one.name), drawHealth(one)])));
+    const parts = data.runs.map((one) => el("details", {}, el("summary", {}, one.name), drawRun(one), drawDetails(one)));
+    main.append(...drawComparison(), section("Health", "health", data.runs.map((one) => [el("h3", {}, one.name), drawHealth(one)])),
+      section("Curves", "curves", drawCharts()), section("Each run", "each", parts));
   } else {
     main.append(...drawRun(data.runs[0]), section("Curves", "curves", drawCharts()), ...drawDetails(data.runs[0]));
   }
