@@ -12,6 +12,8 @@ from drmas_pl.report.outcomes import SPLITS
 from drmas_pl.report.run_files import RunFiles, flatten
 
 MISSING: Final = "–"
+# Settings that a label names.
+NAMED: Final = 3
 
 
 def compare(runs: Sequence[RunFiles], outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -43,8 +45,7 @@ def _group(
     outcomes: Sequence[Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
     """Describe runs that differ by their seed alone."""
-    own = settings[members[0]]
-    label = ", ".join(f"{key}={_text(own, key)}" for key in differing if key != "seed")
+    label = _label(settings[members[0]], [key for key in differing if key != "seed"])
     scores = []
     for split, name in SPLITS.items():
         pairs = [outcome for member in members for outcome in outcomes[member] if outcome["split"] == split]
@@ -60,6 +61,14 @@ def _group(
             }
         )
     return {"label": label or "same settings", "runs": list(members), "scores": scores}
+
+
+def _label(own: Mapping[str, Any], differing: Sequence[str]) -> str:
+    """Name what runs have for themselves: environment and team where these differ, else the first settings."""
+    shown = [key for key in ("env.name", "agents.name") if key in differing] or differing[:NAMED]
+    rest = len(differing) - len(shown)
+    label = ", ".join(f"{key}={_text(own, key)}" for key in shown)
+    return f"{label} and {rest} more" if rest else label
 
 
 def _settings(run: RunFiles) -> dict[str, Any]:

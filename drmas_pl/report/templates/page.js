@@ -386,6 +386,12 @@ function drawDetails(run) {
   ];
 }
 
+function drawDifferences(settings) {
+  if (!settings.length) return el("p", { class: "muted" }, "None.");
+  const rows = table(["setting", ...data.runs.map((run) => run.name.split("/").pop())], settings);
+  return settings.length <= 15 ? rows : el("details", {}, el("summary", {}, `${settings.length} settings`), rows);
+}
+
 function drawComparison() {
   const scores = data.runs.map((run) => [
     run.name,
@@ -406,9 +412,7 @@ function drawComparison() {
       scores, [4, 5])),
     section("Seeds: mean and 95 % interval over runs that differ by their seed alone", "seeds",
       table(["settings", "score", "before", "after", "runs"], seeds, [2, 3, 4])),
-    section("Settings that differ between the runs", "differences", data.comparison.settings.length
-      ? table(["setting", ...data.runs.map((run) => run.name.split("/").pop())], data.comparison.settings)
-      : el("p", { class: "muted" }, "None.")),
+    section("Settings that differ between the runs", "differences", drawDifferences(data.comparison.settings)),
   ];
 }
 

@@ -134,6 +134,7 @@ def test_several_runs_are_aligned_and_seeds_are_put_together(tmp_path: Path) -> 
     comparison = data["comparison"]
     assert comparison["settings"] == [["rollout.samples", "4", "4", "8"], ["seed", "0", "1", "0"]]
     assert [group["runs"] for group in comparison["groups"]] == [[0, 1], [2]]
+    assert comparison["groups"][1]["label"] == "rollout.samples=8"
     score = comparison["groups"][0]["scores"][0]
     assert score["after"] == pytest.approx([0.7, 0.7 - 12.706 * 0.1, 0.7 + 12.706 * 0.1])
     assert score["before"] == pytest.approx([0.5, 0.5, 0.5]) and score["seeds"] == 2
