@@ -132,7 +132,7 @@ class Team(gymnasium.Wrapper[str, "str | Parsed", str, str]):
         return self._queue[0] if self._queue else None
 
     @property
-    def unwrapped(self) -> TextEnv:
+    def unwrapped(self) -> TextEnv:  # type: ignore[override]
         """The innermost environment."""
         env = self.env.unwrapped
         assert isinstance(env, TextEnv)

@@ -31,11 +31,21 @@ class Restorable(Protocol):
         counters: Names of the attributes that count.
     """
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer | None
-    offload: WorkerOffload
-    fabric: Fabric
-    counters: tuple[str, ...]
+    # read-only, so that a worker may declare more exact types
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None: ...
+
+    @property
+    def offload(self) -> WorkerOffload: ...
+
+    @property
+    def fabric(self) -> Fabric: ...
+
+    @property
+    def counters(self) -> tuple[str, ...]: ...
 
     def take_over(self) -> None:
         """Bring what generates up to date with the weights."""

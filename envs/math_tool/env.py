@@ -102,7 +102,7 @@ class MathToolEnv(MathEnv):
         """
         if not calculation.answer:
             return False
-        task = replace(self.task or Task("agreement", ""), reference=calculation.answer)
+        task = replace(self.task or Task("agreement", ""), reference=(calculation.answer,))
         return grade_task(self.reward, solution, task).status == "correct"
 
     def close(self) -> None:
