@@ -33,11 +33,10 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.parsing import Parsed
-from drmas_pl.rollout.batching import check_collection
 from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.rollout.training_rows import check_rollout, training_rows
 from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_tokenizer
-from drmas_pl.trainer.experience import training_rows
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics
 from drmas_pl.types import Message, Task, Trajectory
 
@@ -161,7 +160,7 @@ class Bench:
 
     def learn(self, trajectories: Sequence[Trajectory]) -> dict[str, list[TrainingRow]]:
         """Do what a trainer does between play and update."""
-        check_collection(trajectories, samples=self.size.samples, versions=dict.fromkeys(self.agents, 0))
+        check_rollout(trajectories, samples=self.size.samples, versions=dict.fromkeys(self.agents, 0))
         rows = build_turn_batch(trajectories, self.agents)
         advantage = self.estimator(rows)
         found = training_rows(rows, advantage, align_turns={}, seed=0)

@@ -21,7 +21,7 @@ from drmas_pl.tools.program import run_program
 if TYPE_CHECKING:
     from drmas_pl.config.build import Run
     from drmas_pl.config.evaluation import EvaluationPlan
-    from drmas_pl.trainer.manifest import Manifest
+    from drmas_pl.trainer.checkpoint import Manifest
     from drmas_pl.types import Trajectory
 
 USAGE = """usage: drmas evaluate checkpoint=FOLDER [split=test] [setting=value ...]
@@ -64,7 +64,7 @@ def play(plan: EvaluationPlan) -> int:
     from drmas_pl.config.build import build_run
     from drmas_pl.config.report import evaluation_record, evaluation_table
     from drmas_pl.data.recorded import write_trajectories
-    from drmas_pl.trainer.recording import with_prompts
+    from drmas_pl.trainer.run_directory import with_prompts
     from drmas_pl.utils.atomic import write_atomically
     from drmas_pl.utils.storage import writing
 

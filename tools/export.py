@@ -54,7 +54,7 @@ def export(checkpoint: Path, agent: str, *, output: Path, dtype: str = "float32"
     """
     from drmas_pl.errors import ConfigError
     from drmas_pl.models.loading import load_model, quiet_transformers
-    from drmas_pl.trainer.manifest import find_checkpoint, read_manifest
+    from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
 
     found = find_checkpoint(checkpoint)
     groups = read_manifest(found).agents

@@ -172,7 +172,7 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
     from drmas_pl.config.report import header, outcome
     from drmas_pl.config.roles import with_chat_templates
     from drmas_pl.config.sweeps import check_metrics, sweep_value
-    from drmas_pl.trainer.progress import ProgressBar
+    from drmas_pl.trainer.callbacks import ProgressBar
 
     plain = with_chat_templates(config)
     check_folder(plain["output_dir"], plain["resume"])

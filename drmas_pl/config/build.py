@@ -34,16 +34,15 @@ from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.models.loading import check_model
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.trainer.critics import Critics
-from drmas_pl.trainer.method import Learner
-from drmas_pl.trainer.progress import ProgressBar
+from drmas_pl.trainer.callbacks import ProgressBar
+from drmas_pl.trainer.checks import TrainedAgent
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import SamplingParams, Task
 from drmas_pl.utils.memory import keep_freed_memory
 from drmas_pl.utils.validation import shown
 from drmas_pl.workers.build import Sharing, assign_groups, build_groups, plan_groups
-from drmas_pl.workers.protocols import PolicyWorkerProtocol
+from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +53,9 @@ class Run:
 
     trainer: MultiAgentTrainer
     team: Team
-    groups: Mapping[str, PolicyWorkerProtocol]
+    groups: PolicyWorkers
     data: TaskDataModule
-    critics: Critics
+    critics: ValueWorkers
     pool: RayResourcePool | None = None
 
     def close(self) -> None:
@@ -125,7 +124,7 @@ def build_run(
     bindings = [build_binding(name, config) for name in names]
     if "train" in splits:
         trainer.check_method(
-            [Learner(binding.agent, binding.update) for binding in bindings if binding.trainable]
+            [TrainedAgent(binding.agent, binding.update) for binding in bindings if binding.trainable]
         )
         trainer.check_team(team, data, [binding.agent for binding in bindings])
     engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))

@@ -18,7 +18,7 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
 from drmas_pl.utils.trust import Trust
 
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.

@@ -11,7 +11,7 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.manifest import find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
 from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing

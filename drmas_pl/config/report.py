@@ -13,7 +13,7 @@ import drmas_pl
 from drmas_pl.config.build import Run
 from drmas_pl.config.evaluation import EvaluationPlan
 from drmas_pl.data.module import Split
-from drmas_pl.trainer.evaluate import Evaluation
+from drmas_pl.trainer.evaluation import Evaluation
 from drmas_pl.trainer.state import template_hash
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.memory_plan import plan_memory
@@ -79,7 +79,7 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     rows += [(name, _number(name, before.get(name)), _number(name, after[name])) for name in after]
     table = aligned(rows, least=7)
     table += [
-        f"{'cannot learn' if item.total else 'warning'}: {item.message}" for item in trainer.state.lasting
+        f"{'cannot learn' if item.fatal else 'warning'}: {item.message}" for item in trainer.state.lasting
     ]
     folder = Path(config["output_dir"])
     places = {

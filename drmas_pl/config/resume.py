@@ -14,7 +14,7 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, leaves, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
 
 # Where a run is, and not what it is.
 _PLACES = ("resume", "output_dir")

@@ -1,4 +1,4 @@
-"""Play an iteration's tasks, and others in place of those that teach nothing; keep what was played for later."""
+"""The rollout of an iteration: its tasks are played, and with dynamic sampling others in place of those without learning signal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import read_trajectories, write_trajectories
 from drmas_pl.errors import CheckpointError, DataError
+from drmas_pl.functional.diagnostics import has_signal
 from drmas_pl.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -18,14 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """What an iteration played.
+    """The trajectories of one iteration.
 
     Attributes:
-        tasks: Every task, in the order of drawing.
+        tasks: Every task, in the order in which they were played.
         trajectories: Every trajectory.
         kept: Ids of the tasks to train on; None trains on all.
-        draws: How often tasks were drawn.
-        versions: Version of the weights that played, by agent name.
+        draws: How often tasks were taken from the data.
+        versions: Version of the weights that sampled, by agent name.
     """
 
     tasks: tuple[Task, ...]
@@ -40,8 +44,15 @@ class RolloutBatch:
         ids = {task.id for task in self.tasks}
         return 0.0 if self.kept is None else 1 - len(self.kept) / max(len(ids), 1)
 
+    def select_kept(self, turns: TurnBatch) -> TurnBatch:
+        """Return the turns of the tasks to train on."""
+        if self.kept is None:
+            return turns
+        rows = [row for row, task in enumerate(turns.tasks) if task in self.kept]
+        return turns.take(torch.tensor(rows, dtype=torch.int64))
 
-def draw_and_play(
+
+def sample_rollout(
     data: TaskDataModule,
     play: Callable[[Sequence[Task]], list[Trajectory]],
     *,
@@ -49,7 +60,7 @@ def draw_and_play(
     max_draws: int,
     with_signal: Callable[[Sequence[Trajectory]], set[str]],
 ) -> RolloutBatch:
-    """Play the tasks of an iteration; with ``max_draws`` above 1, draw further ones until each trained task carries signal.
+    """Play the tasks of an iteration; with ``max_draws`` above 1, play others too until each trained task carries signal.
 
     Args:
         data: Where tasks come from.
@@ -58,51 +69,66 @@ def draw_and_play(
         max_draws: Largest number of draws; 1 plays the iteration's tasks and trains on all of them.
         with_signal: Returns the ids of the tasks whose trajectories carry learning signal.
     """
-    drawn = tuple(data.tasks_for(iteration))
-    tasks, trajectories = drawn, play(drawn)
+    tasks = tuple(data.tasks_for(iteration))
+    trajectories = play(tasks)
     if max_draws == 1:
         return RolloutBatch(tasks, trajectories, None, 1)
-    wanted, kept, draw = len({task.id for task in drawn}), with_signal(trajectories), 1
-    dropped = [task for task in drawn if task.id not in kept]
-    while dropped and draw < max_draws:
-        drawn = data.replacements(dropped, {task.id for task in tasks}, iteration=iteration, draw=draw)
-        if not drawn:
+    wanted = len({task.id for task in tasks})
+    kept = with_signal(trajectories)
+    dropped = [task for task in tasks if task.id not in kept]
+    draws = 1
+    while dropped and draws < max_draws:
+        others = data.replacements(dropped, {task.id for task in tasks}, iteration=iteration, draw=draws)
+        if not others:
             break
-        played = play(drawn)
-        found = with_signal(played)
-        dropped = [task for task in drawn if task.id not in found]
-        tasks, trajectories, kept, draw = (*tasks, *drawn), [*trajectories, *played], kept | found, draw + 1
+        more = play(others)
+        found = with_signal(more)
+        dropped = [task for task in others if task.id not in found]
+        tasks = (*tasks, *others)
+        trajectories = [*trajectories, *more]
+        kept |= found
+        draws += 1
     if len(kept) < wanted:
         log.warning(
             "only %d of %d tasks carry signal after %d draws; raise rollout.max_draws or choose other tasks",
             len(kept),
             wanted,
-            draw,
+            draws,
         )
-    return RolloutBatch(tasks, trajectories, frozenset(kept), draw)
+    return RolloutBatch(tasks, trajectories, frozenset(kept), draws)
 
 
-def save_drawn(folder: Path, drawn: RolloutBatch) -> None:
-    """Write what was played and not yet trained on.
+def tasks_with_signal(turns: TurnBatch) -> set[str]:
+    """Return the ids of tasks on which some agent's scores differ; the others teach nothing.
+
+    References:
+        Yu et al., 2025 (DAPO), dynamic sampling, arXiv:2503.14476.
+    """
+    signal = has_signal(turns.score, turns.scope(("task", "agent")))
+    return {turns.tasks[row] for row in signal.nonzero().flatten().tolist()}
+
+
+def save_rollout(folder: Path, rollout: RolloutBatch) -> None:
+    """Write a rollout that was not trained on yet.
 
     Raises:
         DataError: A task's or trajectory's data cannot be written as JSON.
     """
-    write_trajectories(folder / "trajectories.jsonl", drawn.trajectories)
-    kept = None if drawn.kept is None else sorted(drawn.kept)
+    write_trajectories(folder / "trajectories.jsonl", rollout.trajectories)
+    kept = None if rollout.kept is None else sorted(rollout.kept)
     record = {
-        "tasks": [task.id for task in drawn.tasks],
+        "tasks": [task.id for task in rollout.tasks],
         "kept": kept,
-        "draws": drawn.draws,
-        "versions": dict(drawn.versions),
+        "draws": rollout.draws,
+        "versions": dict(rollout.versions),
     }
-    (folder / "drawn.json").write_text(
-        json.dumps({**record, "trajectories": len(drawn.trajectories)}, indent=1)
+    (folder / "rollout.json").write_text(
+        json.dumps({**record, "trajectories": len(rollout.trajectories)}, indent=1)
     )
 
 
-def load_drawn(folder: Path, tasks: Iterable[Task]) -> RolloutBatch:
-    """Read what :func:`save_drawn` wrote.
+def load_rollout(folder: Path, tasks: Iterable[Task]) -> RolloutBatch:
+    """Read what :func:`save_rollout` wrote.
 
     Args:
         folder: Where it was written.
@@ -113,7 +139,7 @@ def load_drawn(folder: Path, tasks: Iterable[Task]) -> RolloutBatch:
     """
     known = {task.id: task for task in tasks}
     try:
-        record = json.loads((folder / "drawn.json").read_text())
+        record = json.loads((folder / "rollout.json").read_text())
         read = read_trajectories(folder / "trajectories.jsonl")
         if len(read) != record["trajectories"]:
             raise ValueError(f"{len(read)} of {record['trajectories']} trajectories are there")

@@ -8,8 +8,8 @@
                                   of a sharded group have written their own
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
         critics/<critic>/         model.safetensors, optimizer.pt, critic.json; where agents are trained with critics
-        callbacks.pt              what callbacks keep, where there are any
-        ahead/                    what was played for the next iteration, with rollout.staleness=1
+        callbacks.pt              states of callbacks, where there are any
+        ahead/                    rollout of the next iteration, with rollout.staleness=1
     checkpoints/last              name of the newest checkpoint
 
 A checkpoint is written beside its final name and renamed, so a folder with that name is always whole. One that is written again is
@@ -22,30 +22,101 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from drmas_pl.errors import CheckpointError
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, save_drawn
-from drmas_pl.trainer.manifest import MANIFEST, Manifest, aside, read_manifest
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing
-from drmas_pl.workers.protocols import PolicyWorkerProtocol, ValueWorkerProtocol
 
-AHEAD = "ahead"
+if TYPE_CHECKING:
+    # the programs read manifests before they load torch
+    from drmas_pl.rollout.dynamic_sampling import RolloutBatch
+    from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+ROLLOUT_AHEAD = "ahead"
 CALLBACKS = "callbacks.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself.
+
+    Attributes:
+        iteration: Completed iterations.
+        seed: Run seed.
+        agents: Worker group by agent name.
+        templates: Hash of each agent's prompt template.
+        data: What decides the run's tasks and prompts: fingerprints by name.
+        state: Further trainer state: evaluations so far and counters.
+        format: Version of this layout.
+    """
+
+    iteration: int
+    seed: int
+    agents: Mapping[str, str]
+    templates: Mapping[str, str]
+    data: Mapping[str, str]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint folder meant by ``path``: a checkpoint, a ``checkpoints`` folder or a run folder (its last one).
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    start = Path(path)
+    for candidate in (start, start / "checkpoints"):
+        if (candidate / MANIFEST).is_file():
+            return candidate
+        pointer = candidate / "last"
+        if pointer.is_file():
+            newest = candidate / pointer.read_text().strip()
+            for whole in (newest, aside(newest)):
+                if (whole / MANIFEST).is_file():
+                    return whole
+    raise CheckpointError(
+        f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}"
+    )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a checkpoint's manifest.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another format.
+    """
+    try:
+        record = json.loads((path / MANIFEST).read_text())
+        manifest = Manifest(**record)
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read ({error}); choose another one of the run"
+        ) from error
+    if manifest.format != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it"
+        )
+    return manifest
+
+
+def aside(target: Path) -> Path:
+    """Return where a checkpoint is kept while a new one takes its name."""
+    return target.with_name(f".replaced-{target.name}")
 
 
 def save_checkpoint(
     folder: Path,
-    groups: Mapping[str, PolicyWorkerProtocol],
+    groups: PolicyWorkers,
     manifest: Manifest,
     *,
-    critics: Mapping[str, ValueWorkerProtocol] | None = None,
-    drawn: RolloutBatch | None = None,
+    critics: ValueWorkers | None = None,
+    rollout: RolloutBatch | None = None,
     callbacks: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it.
@@ -55,8 +126,8 @@ def save_checkpoint(
         groups: Worker groups by name.
         manifest: What the checkpoint says about itself.
         critics: Critics by name.
-        drawn: What was played ahead for the next iteration.
-        callbacks: What callbacks keep.
+        rollout: What was played ahead for the next iteration.
+        callbacks: States of the callbacks.
 
     Raises:
         StorageError: It cannot be written; earlier checkpoints are whole.
@@ -67,7 +138,7 @@ def save_checkpoint(
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            _write_parts(partial, groups, critics or {}, drawn, callbacks)
+            _write_parts(partial, groups, critics or {}, rollout, callbacks)
             (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
         except BaseException:
             # what is there of it only takes the room that is missing
@@ -81,20 +152,24 @@ def save_checkpoint(
 
 def _write_parts(
     partial: Path,
-    groups: Mapping[str, PolicyWorkerProtocol],
-    critics: Mapping[str, ValueWorkerProtocol],
-    drawn: RolloutBatch | None,
+    groups: PolicyWorkers,
+    critics: ValueWorkers,
+    rollout: RolloutBatch | None,
     callbacks: Mapping[str, Any] | None,
 ) -> None:
     """Write everything but the manifest."""
+    import torch
+
+    from drmas_pl.rollout.dynamic_sampling import save_rollout
+
     for name, group in groups.items():
         group.save(partial / "groups" / name)
         for agent in group.agents.values():
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
     for name, critic in critics.items():
         critic.save(partial / "critics" / name)
-    if drawn is not None:
-        save_drawn(partial / AHEAD, drawn)
+    if rollout is not None:
+        save_rollout(partial / ROLLOUT_AHEAD, rollout)
     if callbacks:
         torch.save(dict(callbacks), partial / CALLBACKS)
 
@@ -117,10 +192,10 @@ def prune_checkpoints(folder: Path, keep: set[str]) -> None:
 
 def load_checkpoint(
     path: Path,
-    groups: Mapping[str, PolicyWorkerProtocol],
+    groups: PolicyWorkers,
     *,
     data: Mapping[str, str],
-    critics: Mapping[str, ValueWorkerProtocol] | None = None,
+    critics: ValueWorkers | None = None,
     allow_changed_data: bool = False,
 ) -> Manifest:
     """Restore every worker group and critic by name.
@@ -160,11 +235,13 @@ def load_checkpoint(
 
 
 def load_callbacks(path: Path) -> dict[str, Any]:
-    """Return what callbacks kept in a checkpoint.
+    """Return the states of callbacks in a checkpoint.
 
     Raises:
         CheckpointError: The file is damaged.
     """
+    import torch
+
     if not (path / CALLBACKS).exists():
         return {}
     try:

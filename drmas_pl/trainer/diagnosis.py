@@ -1,6 +1,6 @@
 """Why a run, or one of its agents, cannot learn from what an iteration has played.
 
-Combinations of settings that can be told before anything is played are in :mod:`drmas_pl.trainer.method`.
+Combinations of settings that can be told before anything is played are in :mod:`drmas_pl.trainer.checks`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ALONE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Something that keeps a run or an agent from learning.
+class Finding:
+    """Something that its user should know about the settings of a run, or about what an iteration has played.
 
     Attributes:
-        cause: A few words, for a progress line.
         message: What it is, and which setting to look at.
-        total: Whether it leaves nobody anything to learn.
+        cause: A few words, for a progress line.
+        fatal: Whether the run is of no use, or nobody has anything to learn.
     """
 
-    cause: str
     message: str
-    total: bool = False
+    cause: str = ""
+    fatal: bool = False
 
 
 def diagnose(
@@ -46,7 +46,7 @@ def diagnose(
     trainable: Collection[str],
     scopes: Scopes | None,
     samples: int,
-) -> tuple[Diagnosis, ...]:
+) -> tuple[Finding, ...]:
     """Find what keeps a run from learning.
 
     Args:
@@ -65,38 +65,39 @@ def diagnose(
         found += _one_sample(table, scopes)
     if scopes is not None and samples > 1:
         found += _alone(trained, scopes, trainable)
-    if not signal and not any(diagnosis.total for diagnosis in found):
+    if not signal and not any(finding.fatal for finding in found):
         found += _equal(table)
     return tuple(found)
 
 
-def _frozen(trainable: Collection[str]) -> Iterator[Diagnosis]:
+def _frozen(trainable: Collection[str]) -> Iterator[Finding]:
     if not trainable:
-        yield Diagnosis(
-            "all agents frozen",
-            "all agents are frozen, so that no weights ever change; set agents.roles.<name>.trainable=true for one of them",
-            total=True,
+        yield Finding(
+            cause="all agents frozen",
+            message="all agents are frozen, so that no weights ever change; "
+            "set agents.roles.<name>.trainable=true for one of them",
+            fatal=True,
         )
 
 
-def _invalid(table: TurnBatch) -> Iterator[Diagnosis]:
+def _invalid(table: TurnBatch) -> Iterator[Finding]:
     """Look for agents of which nothing can be used, whatever the rewards are."""
     turns = {name: [turn for turn in table.turns if turn.agent == name] for name in table.names}
     speakers = {name: own for name, own in turns.items() if own}
     mute = {name: own for name, own in speakers.items() if not any(turn.parsed.valid for turn in own)}
     if speakers and mute == speakers:
-        said = "; ".join(f"{name} {_why(name, own)}" for name, own in mute.items())
-        yield Diagnosis(
-            "every utterance invalid",
-            f"every utterance is invalid: {said}",
-            total=True,
+        reasons = "; ".join(f"{name} {_why(name, own)}" for name, own in mute.items())
+        yield Finding(
+            cause="every utterance invalid",
+            message=f"every utterance is invalid: {reasons}",
+            fatal=True,
         )
         return
     for name, own in mute.items():
         if len(own) >= ENOUGH:
-            yield Diagnosis(
-                f"every utterance of {name} invalid",
-                f"every utterance of {name} is invalid: {_why(name, own)}",
+            yield Finding(
+                cause=f"every utterance of {name} invalid",
+                message=f"every utterance of {name} is invalid: {_why(name, own)}",
             )
 
 
@@ -114,26 +115,28 @@ def _why(name: str, turns: Sequence[Turn]) -> str:
     return f"{text} does not speak this team's language; choose another model or agents.roles.{name}.template"
 
 
-def _one_sample(table: TurnBatch, scopes: Scopes | None) -> Iterator[Diagnosis]:
+def _one_sample(table: TurnBatch, scopes: Scopes | None) -> Iterator[Finding]:
     """Blame the number of samples where groups lie within a task, or where rewards differ and nothing came of it."""
     by_task = scopes is not None and "task" in scopes.mean
     if by_task or len(table.team[table.team.isfinite()].unique()) > 1:
-        yield Diagnosis(
-            "one sample per task",
-            "rollout.samples=1 leaves nothing that a turn could be compared with; raise rollout.samples, or choose an advantage that "
-            "compares across tasks, such as advantage=reinforce_pp",
-            total=True,
+        yield Finding(
+            cause="one sample per task",
+            message="rollout.samples=1 leaves nothing that a turn could be compared with; raise rollout.samples, or choose an advantage "
+            "that compares across tasks, such as advantage=reinforce_pp",
+            fatal=True,
         )
 
 
-def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iterator[Diagnosis]:
+def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iterator[Finding]:
     """Look for turns that have nothing to be compared with, where that leaves them without advantage."""
     if scopes.singleton != "zero" or not table.trained.any():
         return
     shares = {name: share for name, share in _shares_alone(table, scopes).items() if name in trainable}
     if not any(share > ALONE for share in shares.values()):
         return
-    said = ", ".join(f"{100 * share:.0f} % of {name}'s" for name, share in shares.items() if share > ALONE)
+    shares_named = ", ".join(
+        f"{100 * share:.0f} % of {name}'s" for name, share in shares.items() if share > ALONE
+    )
     hint = (
         "raise rollout.samples, or compare by fewer columns in advantage.mean_scope and advantage.std_scope"
     )
@@ -142,9 +145,9 @@ def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iter
             "prompts differ as soon as samples go different ways, since no tree is played; leave state out of advantage.mean_scope and "
             "advantage.std_scope, or choose another advantage"
         )
-    yield Diagnosis(
-        "turns alone in their group",
-        f"{said} turns are alone in their group [{','.join(scopes.mean)}] and get no advantage: {hint}",
+    yield Finding(
+        cause="turns alone in their group",
+        message=f"{shares_named} turns are alone in their group [{','.join(scopes.mean)}] and get no advantage: {hint}",
     )
 
 
@@ -164,20 +167,20 @@ def _shares_alone(table: TurnBatch, scopes: Scopes) -> dict[str, float]:
     }
 
 
-def _one_verdict(table: TurnBatch) -> Iterator[Diagnosis]:
+def _one_verdict(table: TurnBatch) -> Iterator[Finding]:
     """Look for agents that judge and always say the same."""
     for name in table.names:
         verdicts = [turn.parsed.verdict for turn in table.turns if turn.agent == name and turn.parsed.verdict]
         if len(verdicts) >= ENOUGH and len(set(verdicts)) == 1:
-            yield Diagnosis(
-                f"{name} always says {verdicts[0]}",
-                f"all {len(verdicts)} verdicts of {name} are {verdicts[0]!r}, so that it has nothing to learn from: reward right verdicts "
-                f"(agents.verdict_reward, with agents=loop), raise agents.roles.{name}.objective.entropy_coef, or start from a model that "
-                "uses both",
+            yield Finding(
+                cause=f"{name} always says {verdicts[0]}",
+                message=f"all {len(verdicts)} verdicts of {name} are {verdicts[0]!r}, so that it has nothing to learn from: "
+                f"reward right verdicts (agents.verdict_reward, with agents=loop), raise agents.roles.{name}.objective.entropy_coef, or "
+                "start from a model that uses both",
             )
 
 
-def _equal(table: TurnBatch) -> Iterator[Diagnosis]:
+def _equal(table: TurnBatch) -> Iterator[Finding]:
     """Name the reward of trajectories that nothing distinguishes."""
     rewards = table.team[table.team.isfinite()]
     if not len(rewards):
@@ -185,12 +188,14 @@ def _equal(table: TurnBatch) -> Iterator[Diagnosis]:
     low, high = rewards.min().item(), rewards.max().item()
     hint = "look at what was said (trainer.record=[train]), choose tasks of another difficulty (data.train), or raise rollout.samples"
     if low == high:
-        yield Diagnosis(
-            "all rewards equal", f"every trajectory earned {low:g}, which teaches nothing: {hint}", total=True
+        yield Finding(
+            cause="all rewards equal",
+            message=f"every trajectory earned {low:g}, which teaches nothing: {hint}",
+            fatal=True,
         )
     else:
-        yield Diagnosis(
-            "rewards equal in every group",
-            f"rewards lie between {low:g} and {high:g} but are equal within every group, which teaches nothing: {hint}",
-            total=True,
+        yield Finding(
+            cause="rewards equal in every group",
+            message=f"rewards lie between {low:g} and {high:g} but are equal within every group, which teaches nothing: {hint}",
+            fatal=True,
         )

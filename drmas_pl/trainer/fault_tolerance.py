@@ -1,7 +1,7 @@
-"""Repeating what a lost worker group has spoilt.
+"""Repeating a stage of an iteration that lost a worker.
 
-After every iteration's updates the groups keep their state. A stage of the run that loses a group is repeated from there: every seed is
-derived, so the repetition does what the first attempt would have done. Groups in this process are never lost and keep nothing.
+After every update workers in other processes write a snapshot. A stage that loses one of their processes is repeated from there: every seed
+is derived, so the repetition does what the first attempt would have done. Workers of this process are lost with the run and write nothing.
 """
 
 from __future__ import annotations
@@ -22,60 +22,75 @@ log = logging.getLogger(__name__)
 
 
 class StageRetry:
-    """Guards the stages of one run.
+    """Runs the stages of an iteration.
 
     Args:
-        groups: Worker groups and critics of the run; those on a cluster are watched.
-        folder: Where they keep their state; emptied at the end of the run.
+        workers: Policy and value workers of the run.
+        folder: Folder of the snapshots; deleted at the end of the run.
     """
 
-    def __init__(self, groups: Iterable[WorkerProtocol[Any, Any]], folder: Path) -> None:
-        self.groups = [group for group in groups if group.max_retries > 0]
+    def __init__(self, workers: Iterable[WorkerProtocol[Any, Any]], folder: Path) -> None:
+        self.workers = [worker for worker in workers if worker.max_retries > 0]
         self.folder = folder
-        self.repeats = min((group.max_retries for group in self.groups), default=0)
-        self._kept: dict[str, Path] = {}
+        self.max_retries = min((worker.max_retries for worker in self.workers), default=0)
+        self._snapshots: dict[str, Path] = {}
         self._numbers = itertools.count()
 
     def run(self, stage: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``stage``, and again from the last kept state when it loses a group.
+        """Call ``stage``, and again from the last snapshot when it loses a worker.
 
         Raises:
-            TrainingStopped: It lost a group more often than is allowed.
+            TrainingStopped: It lost a worker more often than is allowed.
         """
         lost: GroupLost | None = None
-        for attempt in range(self.repeats + 1):
+        for attempt in range(self.max_retries + 1):
             try:
                 if lost is not None:
                     self._restore()
                 return stage(*args, **kwargs)
             except GroupLost as error:
                 lost = error
-                log.warning("%s (loss %d of at most %d in a row)", error, attempt + 1, self.repeats + 1)
+                log.warning("%s (loss %d of at most %d in a row)", error, attempt + 1, self.max_retries + 1)
         raise TrainingStopped(
             f"gave up: {lost}; go on from the last checkpoint with resume=RUN_FOLDER"
         ) from lost
 
+    def run_update(self, stage: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a stage that changes weights; its snapshots are part of it, so that no later repetition learns twice.
+
+        Raises:
+            TrainingStopped: It lost a worker more often than is allowed.
+        """
+
+        def update_and_snapshot() -> T:
+            result = stage(*args, **kwargs)
+            self.snapshot()
+            return result
+
+        return self.run(update_and_snapshot)
+
     def snapshot(self) -> None:
-        """Have every group that has changed write its state; the former one counts until all of them have."""
-        if self.repeats == 0:
+        """Have every worker that has changed write a snapshot; the former ones count until all are written."""
+        if self.max_retries == 0:
             return
-        number, changed = next(self._numbers), [group for group in self.groups if group.changed]
-        fresh = {group.label: self.folder / f"{group.label}-{number}" for group in changed}
-        for group in changed:
-            group.snapshot(fresh[group.label])
-        for group in changed:
-            group.changed = False
-            if group.label in self._kept:
-                shutil.rmtree(self._kept[group.label], ignore_errors=True)
-        self._kept |= fresh
+        number = next(self._numbers)
+        changed = [worker for worker in self.workers if worker.changed]
+        fresh = {worker.label: self.folder / f"{worker.label}-{number}" for worker in changed}
+        for worker in changed:
+            worker.snapshot(fresh[worker.label])
+        for worker in changed:
+            worker.changed = False
+            if worker.label in self._snapshots:
+                shutil.rmtree(self._snapshots[worker.label], ignore_errors=True)
+        self._snapshots |= fresh
 
     def clear(self) -> None:
-        """Delete what was kept."""
-        self._kept = {}
+        """Delete the snapshots."""
+        self._snapshots = {}
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _restore(self) -> None:
-        """Bring every group back to its kept state; one that has none starts anew."""
-        for group in self.groups:
-            group.restore(self._kept.get(group.label))
-            group.changed = group.label not in self._kept
+        """Bring every worker back to its snapshot; one without a snapshot starts anew."""
+        for worker in self.workers:
+            worker.restore(self._snapshots.get(worker.label))
+            worker.changed = worker.label not in self._snapshots

@@ -7,10 +7,10 @@ one batch, since its tasks are played together. Everything here is read-only but
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import lightning as L
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import Strategy
@@ -18,18 +18,17 @@ from lightning.pytorch.accelerators import Accelerator, CPUAccelerator, CUDAAcce
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import RunningStage
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drmas_pl.workers.policy_worker import PolicyWorker
-
-if TYPE_CHECKING:
-    from drmas_pl.data.module import TaskDataModule
-    from drmas_pl.trainer.callbacks import TeamModule
-    from drmas_pl.trainer.run_directory import RunDirectory
-    from drmas_pl.trainer.settings import EvaluationSettings
-    from drmas_pl.trainer.state import RunState
-    from drmas_pl.workers.protocols import PolicyWorkerProtocol
+from drmas_pl.agent import Agent
+from drmas_pl.data.module import TaskDataModule
+from drmas_pl.rollout.collector import Collector
+from drmas_pl.team import Team
+from drmas_pl.trainer.run_directory import RunDirectory
+from drmas_pl.trainer.settings import EvaluationSettings
+from drmas_pl.trainer.state import FitContext, RunState
+from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
 ACCELERATORS = {"cpu": CPUAccelerator, "cuda": CUDAAccelerator, "mps": MPSAccelerator}
 
@@ -43,11 +42,25 @@ def as_tensors(metrics: Mapping[str, float]) -> dict[str, Tensor]:
     return {name: torch.tensor(float(value)) for name, value in metrics.items()}
 
 
+class TeamModule(L.LightningModule):
+    """All agents of a run as one module, handed to callbacks as ``pl_module``.
+
+    Args:
+        agents: Agents by name.
+    """
+
+    def __init__(self, agents: Mapping[str, Agent]) -> None:
+        super().__init__()
+        self.agents = nn.ModuleDict(agents)
+
+
 class TrainerProperties:
-    """The words of Lightning's Trainer that callbacks use.
+    """The words of Lightning's Trainer that callbacks use, and what the trainer works on.
 
     Attributes:
         callback_metrics: Newest value of every metric.
+        context: What ``fit``, ``validate`` or ``test`` works on; None before the first of them.
+        module: All agents as one module, as hooks are given it; without agents before that.
     """
 
     callbacks: list[Callback]
@@ -57,8 +70,7 @@ class TrainerProperties:
     state: RunState
     evaluation: EvaluationSettings
     module: TeamModule
-    data: TaskDataModule
-    groups: dict[str, PolicyWorkerProtocol]
+    context: FitContext | None
     max_iterations: int
     callback_metrics: dict[str, Tensor]
 
@@ -74,6 +86,54 @@ class TrainerProperties:
     num_sanity_val_batches = 0
     enable_validation = True
     predicting = False
+
+    @property
+    def running(self) -> FitContext:
+        """What ``fit``, ``validate`` or ``test`` works on.
+
+        Raises:
+            AttributeError: None of them was called yet.
+        """
+        if self.context is None:
+            raise AttributeError(
+                "the trainer has no team, groups and data yet; call fit, validate or test first"
+            )
+        return self.context
+
+    @property
+    def team(self) -> Team:
+        """Prototype of the team."""
+        return self.running.team
+
+    @property
+    def groups(self) -> PolicyWorkers:
+        """Worker groups by name."""
+        return self.running.groups
+
+    @property
+    def critics(self) -> ValueWorkers:
+        """Critics by name."""
+        return self.running.critics
+
+    @property
+    def data(self) -> TaskDataModule:
+        """The tasks."""
+        return self.running.data
+
+    @property
+    def collector(self) -> Collector:
+        """What plays the team."""
+        return self.running.collector
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """Agents by name, in the team's order."""
+        return self.running.agents
+
+    @property
+    def iteration(self) -> int:
+        """Completed iterations."""
+        return self.state.iteration
 
     @property
     def global_step(self) -> int:
@@ -187,9 +247,10 @@ class TrainerProperties:
     @property
     def optimizers(self) -> list[Optimizer]:
         """Optimizers of the groups in this process, by name; groups on a cluster keep theirs there."""
-        groups: Mapping[str, Any] = getattr(self, "groups", {})
-        local = [group for _, group in sorted(groups.items()) if isinstance(group, PolicyWorker)]
-        return [group.optimizer for group in local if group.optimizer is not None]
+        if self.context is None:
+            return []
+        found = [group.optimizer for _, group in sorted(self.context.groups.items())]
+        return [optimizer for optimizer in found if optimizer is not None]
 
     @property
     def lr_scheduler_configs(self) -> list[Any]:
@@ -234,7 +295,7 @@ class TrainerProperties:
     @property
     def ckpt_path(self) -> str | None:
         """The checkpoint that the run went on from."""
-        path: Path | None = getattr(self, "resumed_from", None)
+        path = None if self.context is None else self.context.checkpoint
         return None if path is None else str(path)
 
     @property

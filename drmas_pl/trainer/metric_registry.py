@@ -102,7 +102,7 @@ TEAM: Final = Section(
         },
     )
     + _metrics(
-        "trainer/drawing.py",
+        "rollout/dynamic_sampling.py",
         "train/",
         {
             "dropped_tasks": (
@@ -118,7 +118,7 @@ EVALUATION: Final = Section(
     "Evaluations",
     "Of tasks with as many samples left after faults as the score needs; a score for which no task has enough is absent.",
     _metrics(
-        "trainer/evaluate.py",
+        "trainer/evaluation.py",
         "{evaluation}/",
         {
             "tasks": (
@@ -406,20 +406,20 @@ TIME: Final = Section(
     "Time",
     "Seconds by the wall clock.",
     _metrics(
-        "trainer/trainer.py",
+        "trainer/state.py",
         "time/",
         {
             "rollout": (
-                "drawing and playing tasks, or waiting for them",
+                "playing the iteration's tasks, or waiting for them",
                 "Cost of play.",
                 "most of an iteration",
             ),
             "update": ("everything else of an iteration", "Cost of learning.", ""),
-            "validation": ("a validation", "Cost of evaluation.", ""),
         },
     )
+    + _metrics("trainer/trainer.py", "time/", {"validation": ("a validation", "Cost of evaluation.", "")})
     + _metrics(
-        "trainer/player.py",
+        "trainer/rollouts.py",
         "time/",
         {
             "sync": (
@@ -430,7 +430,7 @@ TIME: Final = Section(
         },
     )
     + _metrics(
-        "trainer/ahead.py",
+        "trainer/rollouts.py",
         "time/",
         {
             "overlap": (

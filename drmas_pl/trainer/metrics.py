@@ -15,6 +15,7 @@ from drmas_pl.functional.diagnostics import amplification, global_amplification,
 from drmas_pl.functional.segments import segment_mean, segment_var
 from drmas_pl.types import MetricInfo, Trajectory, Turn
 from drmas_pl.workers.learner import UpdateReport
+from drmas_pl.workers.value_worker import CriticReport
 
 Number = Callable[[Trajectory], float]
 Average = Callable[[Sequence[Trajectory], Number], float]
@@ -209,6 +210,15 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
             if total > 0 and "grad_norm" in metrics:
                 out[f"train/{agent}/grad_share"] = metrics["grad_norm"] / total
     return out
+
+
+def critic_metrics(reports: Mapping[str, CriticReport]) -> dict[str, float]:
+    """Name what critics reported: ``train/critic/<critic>/…``."""
+    return {
+        f"train/critic/{critic}/{name}": float(value)
+        for critic, report in reports.items()
+        for name, value in {"steps": report.steps, "skipped": report.skipped, **report.metrics}.items()
+    }
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, int]) -> dict[str, float]:

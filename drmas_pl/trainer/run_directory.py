@@ -1,16 +1,24 @@
-"""The run folder: everything a run leaves behind, each file whole at any moment."""
+"""The run folder: everything a run leaves behind, each file whole at any moment, and what is added to trajectories that are kept there."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from drmas_pl.agent import Agent
+from drmas_pl.algorithms.estimators import TokenAdvantages
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.report.run_page import write_page
+from drmas_pl.tokens import decode
 from drmas_pl.trainer.plot import plot_run
+from drmas_pl.types import Trajectory
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing
 
@@ -103,7 +111,7 @@ class RunDirectory:
         with writing("the summary", path):
             write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
-    def draw(self, agents: Sequence[str], title: str) -> None:
+    def write_report(self, agents: Sequence[str], title: str) -> None:
         """Write ``plot.png`` from the recorded metrics, and ``report.html`` from all files of the run."""
         with writing("the plot", self.plot):
             plot_run(self.read_metrics(), self.plot, agents=agents, title=title)
@@ -116,3 +124,45 @@ class RunDirectory:
                 write_page([self.path], self.page)
         except Exception:
             log.exception("%s could not be made; make it later with: drmas-report %s", self.page, self.path)
+
+
+def with_advantages(
+    trajectories: Sequence[Trajectory],
+    turn_batch: TurnBatch,
+    advantage: Tensor | TokenAdvantages,
+    *,
+    iteration: int,
+) -> Iterator[Trajectory]:
+    """Yield training trajectories whose turns carry what the estimator gave them.
+
+    Args:
+        trajectories: What was played.
+        turn_batch: N turns of them; the others carry nothing.
+        advantage: (N,) advantages, or those of tokens, of which the mean per turn counts here.
+        iteration: Iteration that learnt from them, counted from 1.
+    """
+    values = (advantage.row if isinstance(advantage, TokenAdvantages) else advantage).tolist()
+    # a batch holds the very turns of the trajectories, and equal turns may have different advantages
+    given = {
+        id(turn): value
+        for turn, value, trained in zip(turn_batch.turns, values, turn_batch.trained.tolist(), strict=True)
+        if trained
+    }
+    for trajectory in trajectories:
+        turns = tuple(replace(turn, advantage=given.get(id(turn))) for turn in trajectory.turns)
+        yield replace(trajectory, turns=turns, phase="train", iteration=iteration)
+
+
+def with_prompts(trajectories: Iterable[Trajectory], agents: Mapping[str, Agent]) -> Iterator[Trajectory]:
+    """Yield trajectories whose turns carry the text of their prompts, special tokens included.
+
+    Args:
+        trajectories: What was played.
+        agents: The agents that spoke, by name.
+    """
+    for trajectory in trajectories:
+        turns = tuple(
+            replace(turn, prompt=decode(agents[turn.agent].tokenizer, turn.prompt_ids))
+            for turn in trajectory.turns
+        )
+        yield replace(trajectory, turns=turns)

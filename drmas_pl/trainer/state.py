@@ -1,4 +1,4 @@
-"""What a run remembers from iteration to iteration, and its summary."""
+"""What a call of the trainer works on, what a run remembers from iteration to iteration, and its summary."""
 
 from __future__ import annotations
 
@@ -9,20 +9,60 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
+from drmas_pl.rollout.collector import Collector
 from drmas_pl.team import Team
-from drmas_pl.trainer.diagnosis import Diagnosis
-from drmas_pl.trainer.evaluate import Evaluation
-from drmas_pl.trainer.manifest import Manifest
-from drmas_pl.workers.protocols import PolicyWorkerProtocol
+from drmas_pl.trainer.checkpoint import Manifest
+from drmas_pl.trainer.diagnosis import Finding
+from drmas_pl.trainer.evaluation import Evaluation
+from drmas_pl.trainer.fault_tolerance import StageRetry
+from drmas_pl.trainer.rollouts import SyncRollouts
+from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FitContext:
+    """What one call of ``fit``, ``validate`` or ``test`` works on.
+
+    Attributes:
+        team: Prototype of the team.
+        groups: Worker groups by name.
+        critics: Critics by name.
+        data: Tasks.
+        collector: Plays the team.
+        rollouts: Gives the rollout of every iteration.
+        retry: Repeats a stage that lost a worker.
+        checkpoint: Checkpoint that the run goes on from; None for a new one.
+    """
+
+    team: Team
+    groups: PolicyWorkers
+    critics: ValueWorkers
+    data: TaskDataModule
+    collector: Collector
+    rollouts: SyncRollouts
+    retry: StageRetry
+    checkpoint: Path | None = None
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """Agents by name, in the team's order."""
+        return agents_of(self.team, self.groups)
+
+
+def agents_of(team: Team, groups: PolicyWorkers) -> dict[str, Agent]:
+    """Return the agents of worker groups by name, in the team's order."""
+    found = {name: agent for group in groups.values() for name, agent in group.agents.items()}
+    return {name: found[name] for name in team.possible_agents if name in found}
 
 
 @dataclass(slots=True)
@@ -47,22 +87,25 @@ class RunState:
     estimator: dict[str, Any] = field(default_factory=dict)
     seconds_before: float = 0.0
     _started: float = field(default_factory=time.perf_counter)
-    _playing: bool = False
+    _iteration_started: float = 0.0
+    _rollout_ended: float = 0.0
+    _in_iteration: bool = False
+    _saved_at: int | None = None
     _lightning: TrainerState = field(default_factory=TrainerState)
-    _diagnoses: tuple[Diagnosis, ...] = ()
-    _lasting: tuple[Diagnosis, ...] | None = None
+    _diagnoses: tuple[Finding, ...] = ()
+    _lasting: tuple[Finding, ...] | None = None
 
     @property
-    def diagnoses(self) -> tuple[Diagnosis, ...]:
+    def diagnoses(self) -> tuple[Finding, ...]:
         """What kept the newest iteration from learning."""
         return self._diagnoses
 
     @property
-    def lasting(self) -> tuple[Diagnosis, ...]:
+    def lasting(self) -> tuple[Finding, ...]:
         """What kept every iteration since the start or the last resume from learning, in the newest one's words."""
         return self._lasting or ()
 
-    def diagnosed(self, found: tuple[Diagnosis, ...]) -> None:
+    def diagnosed(self, found: tuple[Finding, ...]) -> None:
         """Note what keeps an iteration from learning; what the first one finds is said at once."""
         if self._lasting is None:
             for diagnosis in found:
@@ -98,16 +141,37 @@ class RunState:
     @property
     def step(self) -> int:
         """Iteration under which loggers are given what happens now."""
-        return self.iteration + self._playing
+        return self.iteration + self._in_iteration
 
     def begin_iteration(self) -> None:
         """Note that an iteration is under way."""
-        self._playing = True
+        self._in_iteration = True
+        self._iteration_started = time.perf_counter()
+
+    def end_rollout(self) -> None:
+        """Note that the iteration has its rollout."""
+        self._rollout_ended = time.perf_counter()
 
     def complete_iteration(self) -> None:
         """Count an iteration."""
         self.iteration += 1
-        self._playing = False
+        self._in_iteration = False
+
+    def iteration_times(self) -> dict[str, float]:
+        """Return how many seconds the iteration's rollout took, and everything since then."""
+        return {
+            "time/rollout": self._rollout_ended - self._iteration_started,
+            "time/update": time.perf_counter() - self._rollout_ended,
+        }
+
+    @property
+    def saved_at(self) -> int | None:
+        """Iteration of the newest checkpoint since the start or the last resume."""
+        return self._saved_at
+
+    def saved(self) -> None:
+        """Note that a checkpoint was written."""
+        self._saved_at = self.iteration
 
     def begin(self) -> None:
         """Start the clock."""
@@ -133,9 +197,7 @@ class RunState:
         if self.iteration and result.sampled is not None and result.sampled > self.best:
             self.best, self.best_at = result.sampled, self.iteration
 
-    def manifest(
-        self, seed: int, groups: Mapping[str, PolicyWorkerProtocol], data: Mapping[str, str]
-    ) -> Manifest:
+    def manifest(self, seed: int, groups: PolicyWorkers, data: Mapping[str, str]) -> Manifest:
         """Describe the run for a checkpoint."""
         agents = {
             agent.name: (name, agent) for name, group in groups.items() for agent in group.agents.values()

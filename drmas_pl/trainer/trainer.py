@@ -1,7 +1,7 @@
-"""The loop that trains a team: rollout → advantages → updates, group by group, on Lightning Fabric.
+"""The loop that trains a team: rollout → score → learn, iteration by iteration, on Lightning Fabric.
 
 The constructor keeps the words of Lightning's Trainer. One iteration is readable in :meth:`MultiAgentTrainer.fit`; nothing else
-drives the run.
+drives the run. What its stages do is in :mod:`drmas_pl.trainer.rollouts` and :mod:`drmas_pl.trainer.iteration`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,15 @@ from torch import Tensor
 
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.credit_rules import CreditRule
-from drmas_pl.algorithms.estimators import AdvantageEstimator, TokenAdvantages, as_estimator
-from drmas_pl.algorithms.token_batch import TrainingRow
-from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
+from drmas_pl.algorithms.estimators import AdvantageEstimator, as_estimator
+from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
-from drmas_pl.rollout.batching import check_collection
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, load_drawn
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, load_rollout
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.trainer.async_rollouts import AsyncRollouts
 from drmas_pl.trainer.callbacks import (
-    TeamModule,
     callback_states,
     check_callbacks,
     check_monitors,
@@ -42,39 +38,48 @@ from drmas_pl.trainer.callbacks import (
     restore_callbacks,
 )
 from drmas_pl.trainer.checkpoint import (
-    AHEAD,
+    ROLLOUT_AHEAD,
+    find_checkpoint,
     load_callbacks,
     load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
 )
-from drmas_pl.trainer.critics import Critics, check_critics, critic_metrics, judged, teach, warmup
-from drmas_pl.trainer.diagnosis import diagnose
-from drmas_pl.trainer.evaluate import Evaluation, evaluate
-from drmas_pl.trainer.experience import kept_rows, penalised, training_rows
+from drmas_pl.trainer.checks import (
+    TrainedAgent,
+    check_contracts,
+    check_critics,
+    check_groups,
+    check_method,
+    check_names,
+    check_unused,
+    refuse,
+)
+from drmas_pl.trainer.diagnosis import Finding, diagnose
+from drmas_pl.trainer.evaluation import Evaluation, evaluate
 from drmas_pl.trainer.fault_tolerance import StageRetry
-from drmas_pl.trainer.lightning_api import TrainerProperties, as_tensors
-from drmas_pl.trainer.loggers import as_loggers, begin_logging, finalize
-from drmas_pl.trainer.manifest import find_checkpoint
-from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
-from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics, update_metrics
-from drmas_pl.trainer.recording import with_advantages, with_prompts
-from drmas_pl.trainer.run_directory import RunDirectory
+from drmas_pl.trainer.iteration import ScoredBatch, UpdateReports, learn, score_rollout
+from drmas_pl.trainer.lightning_api import TeamModule, TrainerProperties, as_tensors
+from drmas_pl.trainer.logging import as_loggers, begin_logging, finalize
+from drmas_pl.trainer.metrics import (
+    collection_metrics,
+    critic_metrics,
+    health_metrics,
+    signal_metrics,
+    update_metrics,
+)
+from drmas_pl.trainer.rollouts import AsyncRollouts, SyncRollouts, make_collector
+from drmas_pl.trainer.run_directory import RunDirectory, with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
-from drmas_pl.trainer.start_checks import check_contracts, check_groups, check_names, check_unused
-from drmas_pl.trainer.state import RunState, limit_batches, run_marks
-from drmas_pl.trainer.sync_rollouts import SyncRollouts, make_collector
+from drmas_pl.trainer.state import FitContext, RunState, agents_of, limit_batches, run_marks
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.utils.storage import writing
 from drmas_pl.utils.validation import check_arguments, shown
-from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
 from drmas_pl.workers.engine_phases import awake_engines
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.protocols import PolicyWorkerProtocol
-from drmas_pl.workers.schedule import GroupSchedule, Schedule, learning_groups
+from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
+from drmas_pl.workers.schedule import GroupSchedule, Schedule
 from drmas_pl.workers.strategies import check_precision
-from drmas_pl.workers.update_workers import update_workers
-from drmas_pl.workers.value_worker import CriticReport
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
@@ -83,7 +88,6 @@ STAGES = {
     TrainerFn.VALIDATING: RunningStage.VALIDATING,
     TrainerFn.TESTING: RunningStage.TESTING,
 }
-Groups = Mapping[str, PolicyWorkerProtocol]
 
 
 class MultiAgentTrainer(TrainerProperties):
@@ -92,7 +96,7 @@ class MultiAgentTrainer(TrainerProperties):
     Args:
         max_iterations: Iterations of the whole run, resumed parts included.
         output_dir: Run folder.
-        estimator: Turns the scores of a collection into advantages.
+        estimator: Turns the scores of a rollout into advantages.
         credit: What each turn is credited with; by default the team's reward and its own local one.
         schedule: Which worker groups learn in which iteration; all by default.
         rollout: How training trajectories are played.
@@ -168,22 +172,30 @@ class MultiAgentTrainer(TrainerProperties):
         self.max_iterations = 1 if fast_dev_run else max_iterations
         self.folder = RunDirectory(output_dir)
         self.estimator = as_estimator(estimator)
-        self.credit, self.schedule = credit, schedule or GroupSchedule()
-        self.rollout, self.evaluation = rollout or RolloutSettings(), evaluation
+        self.credit = credit
+        self.schedule = schedule or GroupSchedule()
+        self.rollout = rollout or RolloutSettings()
+        self.evaluation = evaluation
         self.seed = seed
         self.callbacks = callbacks
         self.loggers = [DummyLogger()] if fast_dev_run and loggers else loggers
         self.hparams = hparams
-        self.callback_metrics = {}
+        self.callback_metrics: dict[str, Tensor] = {}
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
         self.fast_dev_run = fast_dev_run
-        self.checkpoint_every, self.keep_best = checkpoint_every, keep_best
-        self.record, self.record_prompts = frozenset(record), record_prompts
-        self.allow_changed_data, self.env_check = allow_changed_data, env_check
-        self._checked: Team | None = None
-        self.should_stop = self.interrupted = False
-        self._told: set[Finding] = set()
+        self.checkpoint_every = checkpoint_every
+        self.keep_best = keep_best
+        self.record = frozenset(record)
+        self.record_prompts = record_prompts
+        self.allow_changed_data = allow_changed_data
+        self.env_check = env_check
+        self.should_stop = False
+        self.interrupted = False
         self.state = RunState()
+        self.module = TeamModule({})
+        self.context: FitContext | None = None
+        self._checked: Team | None = None
+        self._reported: set[Finding] = set()
         self.fabric = Fabric(
             accelerator=accelerator,
             devices=devices,
@@ -197,10 +209,10 @@ class MultiAgentTrainer(TrainerProperties):
     def fit(
         self,
         team: Team,
-        groups: Groups,
+        groups: PolicyWorkers,
         data: TaskDataModule,
         *,
-        critics: Critics | None = None,
+        critics: ValueWorkers | None = None,
         ckpt_path: str | Path | None = None,
     ) -> RunState:
         """Train until ``max_iterations``, Ctrl-C or ``should_stop``, then validate, save and sum up.
@@ -222,82 +234,88 @@ class MultiAgentTrainer(TrainerProperties):
         check_arguments(MultiAgentTrainer.fit, locals())
         self._start(team, groups, data, ckpt_path, critics or {})
         with self._guarded():
-            self._restore_callbacks()
-            begin_logging(self.loggers, self.hparams, past=self.folder.read_metrics() if ckpt_path else None)
-            self._call("on_fit_start")
-            if not self.state.evaluations:
-                self._validate()
-            self._call("on_train_start")
-            self._call("on_train_epoch_start")
+            self._begin_training()
             while self.iteration < self.max_iterations and not self.should_stop:
-                started, index = time.perf_counter(), self.iteration
-                torch.manual_seed(derive_seed(self.seed, "iteration", index))
-                self._begin_iteration(index)
-                drawn = self.player.take(index)
-                played = time.perf_counter()
-                check_collection(drawn.trajectories, samples=self.rollout.samples, versions=drawn.versions)
-                table = build_turn_batch(drawn.trajectories, self.agents, credit=self.credit)
-                trained = self.recovery.run(penalised, kept_rows(table, drawn), self.groups.values())
-                trained = self.recovery.run(judged, trained, self.critics)
-                advantage = self.estimator(trained)
-                align_seed = derive_seed(self.seed, "align", index)
-                rows = training_rows(
-                    trained, advantage, align_turns=self.rollout.align_turns, seed=align_seed
-                )
-                taught = self.recovery.run(self._teach, trained, advantage, index)
-                reports = self.recovery.run(self._update, rows, index)
-                self.state.complete_iteration()
-                metrics = {
-                    **collection_metrics(
-                        "train",
-                        drawn.trajectories,
-                        list(self.agents),
-                        declared=self.team.declared_metrics(),
-                    ),
-                    **health_metrics(table),
-                    **signal_metrics(trained, advantage, self.estimator.scopes),
-                    **update_metrics(reports),
-                    **critic_metrics(taught),
-                    "train/dropped_tasks": drawn.dropped,
-                    **self.player.metrics(drawn),
-                    "time/rollout": played - started,
-                    "time/update": time.perf_counter() - played,
-                }
-                said = with_advantages(drawn.trajectories, trained, advantage, iteration=self.iteration)
-                self._record("train", said)
-                self._log(metrics)
-                self._diagnose(table, trained, advantage)
-                self._call("on_train_batch_end", metrics, drawn.tasks, index)
-                self._check_signal(reports)
-                if self._due(self.evaluation.every):
-                    self._validate()
-                if self._due(self.checkpoint_every):
-                    self._save()
-            self._call("on_train_epoch_end")
-            self._call("on_train_end")
-            self._conclude()
-            self._finish()
+                rollout = self.next_rollout()
+                batch = self.score(rollout)
+                reports = self.learn(batch)
+                self.end_iteration(rollout, batch, reports)
+            self._end_training()
         return self.state
 
-    def check_method(self, learners: Sequence[Learner]) -> None:
+    def next_rollout(self) -> RolloutBatch:
+        """Begin an iteration and return its rollout."""
+        index = self.iteration
+        self.state.begin_iteration()
+        torch.manual_seed(derive_seed(self.seed, "iteration", index))
+        tasks = self.data.tasks_for(index)
+        self._call("on_train_batch_start", tasks, index)
+        self._call("on_rollout_start", tasks, index)
+        rollout = self.running.rollouts.next(index)
+        self.state.end_rollout()
+        self._call("on_rollout_end", rollout, index)
+        return rollout
+
+    def score(self, rollout: RolloutBatch) -> ScoredBatch:
+        """Compute rewards, credit, KL penalties, values and advantages of a rollout's turns."""
+        return score_rollout(
+            rollout,
+            self.running,
+            credit=self.credit,
+            estimator=self.estimator,
+            settings=self.rollout,
+            seed=derive_seed(self.seed, "align", self.iteration),
+        )
+
+    def learn(self, batch: ScoredBatch) -> UpdateReports:
+        """Update every scheduled worker, and bring new weights to idle engines."""
+        index = self.iteration
+        self._call("on_update_start", batch, index)
+        reports = learn(batch, self.running, schedule=self.schedule, iteration=index, seed=self.seed)
+        self._call("on_update_end", reports, index)
+        return reports
+
+    def end_iteration(self, rollout: RolloutBatch, batch: ScoredBatch, reports: UpdateReports) -> None:
+        """Count the iteration, log it, and validate and save where it is time to.
+
+        Raises:
+            TrainingStopped: Nothing has been learnt for too many iterations.
+        """
+        index = self.iteration
+        self.state.complete_iteration()
+        metrics = self._metrics(rollout, batch, reports)
+        trajectories = with_advantages(
+            rollout.trajectories, batch.turns, batch.advantage, iteration=self.iteration
+        )
+        self._record("train", trajectories)
+        self._log(metrics)
+        self._diagnose(batch)
+        self._call("on_train_batch_end", metrics, rollout.tasks, index)
+        self._check_signal(reports.policies)
+        if self._due(self.evaluation.every):
+            self._validate()
+        if self._due(self.checkpoint_every):
+            self._save()
+
+    def check_method(self, trained: Sequence[TrainedAgent]) -> None:
         """Refuse settings that cannot learn and warn, once, of those that compute something else than they say.
 
         :meth:`fit` does it as well; before that it needs no weights.
 
         Args:
-            learners: Agents that are going to be trained.
+            trained: Agents that are going to be trained.
 
         Raises:
             ConfigError: The run would be of no use.
         """
-        if learners:
+        if trained:
             check_precision(self.precision)
-        findings = check_method(self.estimator, credit=self.credit, rollout=self.rollout, learners=learners)
+        findings = check_method(self.estimator, credit=self.credit, rollout=self.rollout, trained=trained)
         refuse(findings)
         for finding in findings:
-            if finding not in self._told:
+            if finding not in self._reported:
                 log.warning(finding.message)
-        self._told.update(findings)
+        self._reported.update(findings)
 
     def check_team(self, team: Team, data: TaskDataModule, agents: Iterable[Agent]) -> None:
         """Look for agents that no setting can mean, and for broken promises of environment, team and roles, the latter once.
@@ -319,133 +337,121 @@ class MultiAgentTrainer(TrainerProperties):
         self._checked = team
 
     def validate(
-        self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
+        self, team: Team, groups: PolicyWorkers, data: TaskDataModule, *, ckpt_path: str | Path | None = None
     ) -> Evaluation:
         """Play the validation split with the given or the checkpoint's weights."""
         return self._evaluate_only("validation", team, groups, data, ckpt_path)
 
     def test(
-        self, team: Team, groups: Groups, data: TaskDataModule, *, ckpt_path: str | Path | None = None
+        self, team: Team, groups: PolicyWorkers, data: TaskDataModule, *, ckpt_path: str | Path | None = None
     ) -> Evaluation:
         """Play the test split with the given or the checkpoint's weights."""
         return self._evaluate_only("test", team, groups, data, ckpt_path)
 
-    @property
-    def iteration(self) -> int:
-        """Completed iterations."""
-        return self.state.iteration
-
-    @property
-    def agents(self) -> dict[str, Agent]:
-        """Agents by name, in the team's order."""
-        found = {name: agent for group in self.groups.values() for name, agent in group.agents.items()}
-        return {name: found[name] for name in self.team.possible_agents if name in found}
-
     def _start(
-        self, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None, critics: Critics
+        self,
+        team: Team,
+        groups: PolicyWorkers,
+        data: TaskDataModule,
+        ckpt_path: str | Path | None,
+        critics: ValueWorkers,
     ) -> None:
-        """Bind team, groups, critics and data, and restore a checkpoint."""
+        """Check what a run consists of, bind it to the trainer, and restore a checkpoint."""
         if ckpt_path is None:
             check_unused(self.folder)
         check_groups(team, groups, self.fabric)
         check_critics(self.estimator, critics, groups, credit=self.credit)
         self.check_method(
             [
-                Learner(agent, group.settings.update)
+                TrainedAgent(agent, group.settings.update)
                 for group in groups.values()
                 if group.settings.trainable
                 for agent in group.agents.values()
             ]
         )
-        self._bind(team, groups, data, critics)
+        path = None if ckpt_path is None else find_checkpoint(ckpt_path)
+        fit = self._bind(team, groups, data, critics, checkpoint=path, staleness=self.rollout.staleness)
         data.setup("fit")
         self.check_team(team, data, self.agents.values())
-        self.state, kept, self.resumed_from = RunState(), None, None
-        self._saved_at: int | None = None
-        if ckpt_path is not None:
-            path = find_checkpoint(ckpt_path)
-            options: dict[str, Any] = {"critics": critics, "allow_changed_data": self.allow_changed_data}
-            manifest = self.recovery.run(
-                load_checkpoint, path, groups, data=run_marks(data, self.agents), **options
-            )
-            if manifest.seed != self.seed:
-                raise CheckpointError(
-                    f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed"
-                )
-            self.state, self.resumed_from = RunState.restore(manifest.state), path
-            self.estimator.load_state_dict(self.state.estimator)
-            if self.iteration >= self.max_iterations:
-                done = f"{self.iteration} of {self.max_iterations} iterations"
-                raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
-            self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
-            kept = (
-                load_drawn(path / AHEAD, data.tasks("train"))
-                if self.rollout.staleness and (path / AHEAD).is_dir()
-                else None
-            )
-        self.player = self._make_player(kept)
-        self.recovery.run(self.recovery.snapshot)
+        self.state = RunState()
+        if path is not None:
+            self._restore(path, fit)
+        fit.retry.run(fit.retry.snapshot)
         self.state.begin()
 
-    def _bind(self, team: Team, groups: Groups, data: TaskDataModule, critics: Critics) -> None:
-        self.team, self.groups, self.data, self.critics = team, dict(groups), data, dict(critics)
-        self.recovery = StageRetry([*groups.values(), *critics.values()], self.folder.path / "cluster")
-        self.should_stop = self.interrupted = False
-        self.collector = make_collector(team, self.agents, self.rollout, failure_log=self.folder.failures)
-        self.module = TeamModule(self.agents)
-
-    def _make_player(self, kept: RolloutBatch | None) -> SyncRollouts:
-        parts = (self.collector, self.data, self.groups)
+    def _bind(
+        self,
+        team: Team,
+        groups: PolicyWorkers,
+        data: TaskDataModule,
+        critics: ValueWorkers,
+        *,
+        checkpoint: Path | None = None,
+        staleness: int = 0,
+    ) -> FitContext:
+        """Make what is given the trainer's own, and build what plays it."""
+        agents = agents_of(team, groups)
+        collector = make_collector(team, agents, self.rollout, failure_log=self.folder.failures)
+        retry = StageRetry([*groups.values(), *critics.values()], self.folder.path / "cluster")
         options: dict[str, Any] = {
             "settings": self.rollout,
             "credit": self.credit,
             "seed": self.seed,
-            "recovery": self.recovery,
+            "retry": retry,
         }
-        return (
-            AsyncRollouts(*parts, last=self.max_iterations, kept=kept, **options)
-            if self.rollout.staleness
-            else SyncRollouts(*parts, **options)
+        rollouts = (
+            AsyncRollouts(collector, data, groups, max_iterations=self.max_iterations, **options)
+            if staleness
+            else SyncRollouts(collector, data, groups, **options)
         )
+        self.context = FitContext(
+            team, dict(groups), dict(critics), data, collector, rollouts, retry, checkpoint
+        )
+        self.module = TeamModule(agents)
+        self.should_stop = False
+        self.interrupted = False
+        return self.context
 
-    def _teach(
-        self, table: TurnBatch, advantage: Tensor | TokenAdvantages, index: int
-    ) -> dict[str, CriticReport]:
-        """Update the critics; what they have learnt is kept before the policies' update may be repeated."""
-        reports = teach(table, advantage, self.critics, seed=derive_seed(self.seed, "update", index))
-        self.recovery.snapshot()
-        return reports
-
-    def _update(self, rows: Mapping[str, list[TrainingRow]], index: int) -> dict[str, UpdateReport]:
-        """Update the groups whose turn it is on their agents' rows; none while critics warm up."""
-        if index < warmup(self.critics):
-            return {}
-        trainable = [name for name, group in self.groups.items() if group.settings.trainable]
-        names = learning_groups(self.schedule, trainable, index)
-        seeds = {name: derive_seed(self.seed, "update", index, name) for name in names}
-        with BackgroundWeightSync(idle=self.player.leaves_engines_idle) as handover:
-            reports = update_workers(
-                [self.groups[name] for name in names], rows, seeds, learnt=handover.begin
+    def _restore(self, path: Path, fit: FitContext) -> None:
+        """Go back to a checkpoint: workers, state of the run, and the rollout that was sampled ahead."""
+        manifest = fit.retry.run(
+            load_checkpoint,
+            path,
+            fit.groups,
+            data=run_marks(fit.data, fit.agents),
+            critics=fit.critics,
+            allow_changed_data=self.allow_changed_data,
+        )
+        if manifest.seed != self.seed:
+            raise CheckpointError(
+                f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed"
             )
-        self.recovery.snapshot()
-        return reports
+        self.state = RunState.restore(manifest.state)
+        self.estimator.load_state_dict(self.state.estimator)
+        if self.iteration >= self.max_iterations:
+            done = f"{self.iteration} of {self.max_iterations} iterations"
+            raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
+        self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
+        if self.rollout.staleness and (path / ROLLOUT_AHEAD).is_dir():
+            fit.rollouts.restore(load_rollout(path / ROLLOUT_AHEAD, fit.data.tasks("train")))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         """Let Ctrl-C end the run in good order, and callbacks and loggers know how it ended."""
+        fit = self.running
         try:
-            with on_interrupt(self._request_stop), self._running(TrainerFn.FITTING), self._saved_if_stopped():
+            with on_interrupt(self._request_stop), self._calls(TrainerFn.FITTING), self._saved_if_stopped():
                 yield
             finalize(self.loggers, "success")
         except BaseException:
             finalize(self.loggers, "failed")
             raise
         finally:
-            self.player.stop()
-            self.recovery.clear()
+            fit.rollouts.close()
+            fit.retry.clear()
 
     @contextmanager
-    def _running(self, fn: TrainerFn) -> Iterator[None]:
+    def _calls(self, fn: TrainerFn) -> Iterator[None]:
         """Tell callbacks that one of the trainer's methods begins, and how it ends."""
         self.state.enter(fn, STAGES[fn])
         try:
@@ -458,45 +464,58 @@ class MultiAgentTrainer(TrainerProperties):
             self._call("on_exception", error)
             raise
 
-    def _restore_callbacks(self) -> None:
-        """Give callbacks what they kept, and find out before anything is played whether all can keep something."""
-        callback_states(self.callbacks)
-        kept = load_callbacks(self.resumed_from) if self.resumed_from is not None else {}
-        if kept:
-            self._call("on_load_checkpoint", kept)
-            restore_callbacks(self.callbacks, kept["callbacks"])
+    def _begin_training(self) -> None:
+        """Restore callbacks, open loggers and validate, before the first iteration."""
+        checkpoint = self.running.checkpoint
+        self._restore_callbacks(checkpoint)
+        begin_logging(self.loggers, self.hparams, past=self.folder.read_metrics() if checkpoint else None)
+        self._call("on_fit_start")
+        if not self.state.evaluations:
+            self._validate()
+        self._call("on_train_start")
+        self._call("on_train_epoch_start")
 
-    def _kept_by_callbacks(self) -> dict[str, Any]:
-        """Return the part of a checkpoint that callbacks write, empty if none has anything to keep."""
-        plain = {"epoch": self.current_epoch, "global_step": self.global_step}
-        kept: dict[str, Any] = {**plain, "callbacks": callback_states(self.callbacks)}
-        self._call("on_save_checkpoint", kept)
-        return kept if kept["callbacks"] or len(kept) > len(plain) + 1 else {}
-
-    def _begin_iteration(self, index: int) -> None:
-        self.state.begin_iteration()
-        self._call("on_train_batch_start", self.data.tasks_for(index), index)
-
-    def _conclude(self) -> None:
-        """Validate and save; a run that was stopped is saved first, so that it can go on as if it never had been."""
+    def _end_training(self) -> None:
+        """Validate, save and sum up, after the last iteration."""
+        self._call("on_train_epoch_end")
+        self._call("on_train_end")
         complete = self.iteration >= self.max_iterations
+        # a run that was stopped is saved before it is validated, so that it can go on as if it never had been stopped
         if not complete:
             self._save()
         if self.state.evaluated_at != self.iteration:
             self._validate()
         if complete:
             self._save()
+        self.folder.write_summary(self.state.summary(self.team))
+        self.folder.write_report(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
+        self._call("on_fit_end")
+
+    def _restore_callbacks(self, checkpoint: Path | None) -> None:
+        """Give callbacks their states back, and find out before anything is played whether all states can be saved."""
+        callback_states(self.callbacks)
+        states = load_callbacks(checkpoint) if checkpoint is not None else {}
+        if states:
+            self._call("on_load_checkpoint", states)
+            restore_callbacks(self.callbacks, states["callbacks"])
+
+    def _callback_states(self) -> dict[str, Any]:
+        """Return the part of a checkpoint that callbacks write, empty if none has anything to save."""
+        plain = {"epoch": self.current_epoch, "global_step": self.global_step}
+        states: dict[str, Any] = {**plain, "callbacks": callback_states(self.callbacks)}
+        self._call("on_save_checkpoint", states)
+        return states if states["callbacks"] or len(states) > len(plain) + 1 else {}
 
     def _validate(self) -> None:
         """Play the validation tasks, if there are any."""
         tasks = self._tasks("validation")
         if not tasks:
             return
-        self.player.finish()
+        self.running.rollouts.drain()
         started = time.perf_counter()
         self.state.enter(TrainerFn.FITTING, RunningStage.VALIDATING)
         self._begin_evaluation("validation", tasks)
-        result = self.recovery.run(self._play, "validation", tasks)
+        result = self.running.retry.run(self._evaluate, "validation", tasks)
         self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
         check_monitors(self.callbacks, self.callback_metrics)
@@ -518,7 +537,8 @@ class MultiAgentTrainer(TrainerProperties):
         limit = self.limit_val_batches if phase == "validation" else 1.0
         return [task for batch in limit_batches(list(loader), limit) for task in batch]
 
-    def _play(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
+    def _evaluate(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
+        """Play tasks with awake engines, and record the trajectories."""
         with awake_engines(self.groups, self.rollout.residency) as engines:
             result = evaluate(
                 self.collector,
@@ -533,26 +553,31 @@ class MultiAgentTrainer(TrainerProperties):
         return result
 
     def _evaluate_only(
-        self, phase: str, team: Team, groups: Groups, data: TaskDataModule, ckpt_path: str | Path | None
+        self,
+        phase: str,
+        team: Team,
+        groups: PolicyWorkers,
+        data: TaskDataModule,
+        ckpt_path: str | Path | None,
     ) -> Evaluation:
+        """Play a split outside of a run, with a checkpoint's weights if there is one."""
         check_arguments(MultiAgentTrainer.validate, locals())
         check_groups(team, groups, self.fabric)
-        self._bind(team, groups, data, {})
+        retry = self._bind(team, groups, data, {}).retry
         fn = TrainerFn.VALIDATING if phase == "validation" else TrainerFn.TESTING
         data.setup(fn.value)
 
         def load_and_play() -> Evaluation:
             if ckpt_path is not None:
-                self.state = RunState.restore(
-                    load_checkpoint(find_checkpoint(ckpt_path), groups, data={}).state
-                )
+                manifest = load_checkpoint(find_checkpoint(ckpt_path), groups, data={})
+                self.state = RunState.restore(manifest.state)
                 self.state.enter(fn, STAGES[fn])
-            return self._play(phase, tasks)
+            return self._evaluate(phase, tasks)
 
-        with self._running(fn):
+        with self._calls(fn):
             tasks = self._tasks(phase)
             self._begin_evaluation(phase, tasks)
-            result = self.recovery.run(load_and_play)
+            result = retry.run(load_and_play)
             self.callback_metrics |= as_tensors(result.metrics)
             self._end_evaluation(phase, tasks, result)
         return result
@@ -561,25 +586,37 @@ class MultiAgentTrainer(TrainerProperties):
         """Write a checkpoint and drop those that are neither last nor best."""
         if self.fast_dev_run:
             return
+        fit = self.running
         self.state.estimator = self.estimator.state_dict()
-        manifest = self.state.manifest(self.seed, self.groups, run_marks(self.data, self.agents))
-        parts: dict[str, Any] = {
-            "critics": self.critics,
-            "drawn": self.player.finish(),
-            "callbacks": self._kept_by_callbacks(),
-        }
-        path = self.recovery.run(save_checkpoint, self.folder.checkpoints, self.groups, manifest, **parts)
-        keep = {path.name}
+        manifest = self.state.manifest(self.seed, fit.groups, run_marks(fit.data, fit.agents))
+        path = fit.retry.run(
+            save_checkpoint,
+            self.folder.checkpoints,
+            fit.groups,
+            manifest,
+            critics=fit.critics,
+            rollout=fit.rollouts.drain(),
+            callbacks=self._callback_states(),
+        )
+        names = {path.name}
         if self.keep_best and self.state.best_at is not None:
-            keep.add(f"iteration-{self.state.best_at:06d}")
-        prune_checkpoints(self.folder.checkpoints, keep)
-        self._saved_at = self.iteration
+            names.add(f"iteration-{self.state.best_at:06d}")
+        prune_checkpoints(self.folder.checkpoints, names)
+        self.state.saved()
 
-    def _finish(self) -> None:
-        """Write summary and plot and let every callback know."""
-        self.folder.write_summary(self.state.summary(self.team))
-        self.folder.draw(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
-        self._call("on_fit_end")
+    def _metrics(self, rollout: RolloutBatch, batch: ScoredBatch, reports: UpdateReports) -> dict[str, float]:
+        """Name everything that an iteration is logged with."""
+        declared = self.team.declared_metrics()
+        return {
+            **collection_metrics("train", rollout.trajectories, list(self.agents), declared=declared),
+            **health_metrics(batch.all_turns),
+            **signal_metrics(batch.turns, batch.advantage, self.estimator.scopes),
+            **update_metrics(reports.policies),
+            **critic_metrics(reports.critics),
+            "train/dropped_tasks": rollout.dropped,
+            **self.running.rollouts.metrics(rollout),
+            **self.state.iteration_times(),
+        }
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
@@ -596,21 +633,20 @@ class MultiAgentTrainer(TrainerProperties):
         with writing("the trajectories", path):
             write_trajectories(path, trajectories)
 
-    def _diagnose(self, table: TurnBatch, trained: TurnBatch, advantage: Tensor | TokenAdvantages) -> None:
+    def _diagnose(self, batch: ScoredBatch) -> None:
         """Find what keeps the iteration from learning."""
-        learners = [
+        trainable = [
             agent for group in self.groups.values() if group.settings.trainable for agent in group.agents
         ]
-        self.state.diagnosed(
-            diagnose(
-                table,
-                trained,
-                advantage,
-                trainable=learners,
-                scopes=self.estimator.scopes,
-                samples=self.rollout.samples,
-            )
+        findings = diagnose(
+            batch.all_turns,
+            batch.turns,
+            batch.advantage,
+            trainable=trainable,
+            scopes=self.estimator.scopes,
+            samples=self.rollout.samples,
         )
+        self.state.diagnosed(findings)
 
     def _check_signal(self, reports: Mapping[str, UpdateReport]) -> None:
         """Stop a run that has learnt nothing for too long; one that goes on from there is given as long again."""
@@ -618,7 +654,7 @@ class MultiAgentTrainer(TrainerProperties):
         self.state.idle = 0 if learnt else self.state.idle + 1
         if self.state.idle >= self.rollout.max_idle_iterations:
             idle, self.state.idle = self.state.idle, 0
-            causes = "; ".join(diagnosis.message for diagnosis in self.state.diagnoses)
+            causes = "; ".join(finding.message for finding in self.state.diagnoses)
             raise TrainingStopped(
                 f"no learning signal for {idle} iterations: {causes or 'no advantage in any row'}"
             )
@@ -630,14 +666,14 @@ class MultiAgentTrainer(TrainerProperties):
             yield
         except TrainingStopped as error:
             try:
-                if self._saved_at != self.iteration:
+                if self.state.saved_at != self.iteration:
                     self._save()
             except Exception as failure:
                 log.warning("the run could not be saved where it stopped: %s", failure)
-            if self._saved_at is None:
+            if self.state.saved_at is None:
                 raise
             raise TrainingStopped(
-                f"{error}; once the cause is removed, go on from iteration {self._saved_at}: "
+                f"{error}; once the cause is removed, go on from iteration {self.state.saved_at}: "
                 f"{self.folder.resume_command}"
             ) from error
 

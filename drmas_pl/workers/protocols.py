@@ -182,3 +182,7 @@ class ValueWorkerProtocol(WorkerProtocol[Sequence[ValueRow], CriticReport], Prot
     def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         """Return the value of each sampled token of ``rows``, in order."""
         ...
+
+
+PolicyWorkers = Mapping[str, PolicyWorkerProtocol]
+ValueWorkers = Mapping[str, ValueWorkerProtocol]

@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drmas_pl.errors import ConfigError, TrainingStopped
 from drmas_pl.tools.train import main
-from drmas_pl.trainer.loggers import SCORE
+from drmas_pl.trainer.logging import SCORE
 from drmas_pl.trainer.settings import EvaluationSettings
 from tests.helpers.runs import StopAt, run
 from tests.helpers.toy import TEAM_WORDS

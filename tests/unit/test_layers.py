@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,8 @@ OPTIONAL = {
 # what is installed with the package, and costs time whenever it is imported
 SELDOM_USED = {"matplotlib", "packaging", "psutil", "rich", "tensorboard"}
 
+WORKER_CLASSES = {"PolicyWorker", "ValueWorker", "RemoteWorker", "RemotePolicyWorker", "RemoteValueWorker"}
+
 MODULES = read_modules()
 IMPORTS = {name: read_imports(module, MODULES) for name, module in MODULES.items()}
 
@@ -149,6 +152,48 @@ def test_imports_point_downward() -> None:
             if plugin or LEVEL.get(target, -1) > allowed:
                 wrong.append(f"{name}:{found.line} imports {found.target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_trainer_never_imports_the_cluster() -> None:
+    wrong = [
+        f"{name}:{found.line} imports {found.target}"
+        for name, imports in IMPORTS.items()
+        if room_of(name) == "trainer"
+        for found in internal(imports)
+        if room_of(found.target) == "cluster"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def worker_checks(module: Module) -> list[str]:
+    """Name the lines that ask which class a worker is of."""
+    return [
+        f"{module.name}:{node.lineno}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
+        for part in ast.walk(node.args[1])
+        if isinstance(part, (ast.Name, ast.Attribute))
+        and ast.unparse(part).rpartition(".")[2] in WORKER_CLASSES
+    ]
+
+
+def test_only_workers_and_cluster_know_which_class_a_worker_is_of() -> None:
+    rooms = ("workers", "cluster")
+    wrong = [
+        line
+        for name, module in MODULES.items()
+        if room_of(name) not in rooms
+        for line in worker_checks(module)
+    ]
+    assert not wrong, "ask through workers/protocols.py:\n" + "\n".join(wrong)
+
+
+def test_a_question_for_the_class_of_a_worker_is_found() -> None:
+    source = "isinstance(group, PolicyWorker)\nisinstance(group, (int, remote.RemoteValueWorker))\nisinstance(1, int)\n"
+    assert worker_checks(Module("drmas_pl.loud", Path("loud.py"), source)) == [
+        "drmas_pl.loud:1",
+        "drmas_pl.loud:2",
+    ]
 
 
 def test_nobody_uses_the_top_level_folder_names() -> None:

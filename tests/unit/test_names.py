@@ -35,7 +35,7 @@ PLAYING = {"player", "players"}
 # boxes are what is pushed in Sokoban
 DOMAIN = {"drmas_pl.envs.sokoban": {"boxes"}}
 # packages in which public names are still being changed
-UNFINISHED = {"cluster", "rollout", "trainer"}
+UNFINISHED = {"cluster"}
 
 
 def words(name: str) -> set[str]:

@@ -19,7 +19,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from drmas_pl.config.build import build_data, build_env, build_run, build_team, build_trainer, end_wandb
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing.conformance import probe_team
-from drmas_pl.trainer.progress import ProgressBar
+from drmas_pl.trainer.callbacks import ProgressBar
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
 from tests.helpers.pace import allowed

@@ -13,7 +13,7 @@ import yaml
 
 from drmas_pl.config.resume import ResumePlan, plan_resume
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.manifest import Manifest
+from drmas_pl.trainer.checkpoint import Manifest
 from tests.helpers.launching import configure
 
 SEARCH = ("+env=search", "+agents=hierarchy")

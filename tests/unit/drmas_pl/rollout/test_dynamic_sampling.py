@@ -9,12 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import CheckpointError
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_and_play, load_drawn, save_drawn
+from drmas_pl.rollout.dynamic_sampling import (
+    RolloutBatch,
+    load_rollout,
+    sample_rollout,
+    save_rollout,
+    tasks_with_signal,
+)
 from drmas_pl.types import Task, Trajectory
-from tests.helpers.toy import make_data, make_tasks, make_turn
+from tests.helpers.tables import play
+from tests.helpers.toy import Speaker, make_data, make_tasks, make_turn
 
 TASKS = make_tasks(12)
+FLAT, MIXED, LOCAL, CUT = make_tasks(4)
+AGENTS = {"S": Speaker("S"), "V": Speaker("V", on_truncated="mask")}
 USELESS = {task.id for index, task in enumerate(TASKS) if index % 3}
 
 
@@ -23,7 +33,7 @@ def draw(
 ) -> RolloutBatch:
     """Draw four tasks per iteration out of twelve, two thirds of which teach nothing."""
 
-    def play(tasks: Sequence[Task]) -> list[Trajectory]:
+    def answer(tasks: Sequence[Task]) -> list[Trajectory]:
         if calls is not None:
             calls.append([task.id for task in tasks])
         return [Trajectory(task, 0, (), 0.0, "terminated") for task in tasks]
@@ -32,29 +42,29 @@ def draw(
         return {trajectory.task.id for trajectory in trajectories} - useless
 
     data = make_data(train=TASKS, tasks_per_iteration=4)
-    return draw_and_play(data, play, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
+    return sample_rollout(data, answer, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
 
 
 def test_one_draw_trains_on_what_came() -> None:
-    drawn = draw(1)
-    assert drawn.kept is None and drawn.draws == 1 and len(drawn.tasks) == 4 and drawn.dropped == 0.0
+    rollout = draw(1)
+    assert rollout.kept is None and rollout.draws == 1 and len(rollout.tasks) == 4 and rollout.dropped == 0.0
 
 
 def test_tasks_without_signal_are_replaced_until_the_batch_is_full(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[list[str]] = []
-    drawn = draw(10, calls=calls)
-    assert drawn.kept == {task.id for task in TASKS} - USELESS and not caplog.records
-    played = [task.id for task in drawn.tasks]
+    rollout = draw(10, calls=calls)
+    assert rollout.kept == {task.id for task in TASKS} - USELESS and not caplog.records
+    played = [task.id for task in rollout.tasks]
     assert (
         len(set(played)) == len(played)
-        and [trajectory.task.id for trajectory in drawn.trajectories] == played
+        and [trajectory.task.id for trajectory in rollout.trajectories] == played
     )
     # each draw asks for as many as are missing
     kept = 0
     for ids in calls:
         assert len(ids) == 4 - kept
         kept += len(set(ids) - USELESS)
-    assert drawn.draws == len(calls) > 1 and drawn.dropped == pytest.approx(1 - 4 / len(played))
+    assert rollout.draws == len(calls) > 1 and rollout.dropped == pytest.approx(1 - 4 / len(played))
 
 
 def test_drawing_again_gives_the_same_tasks() -> None:
@@ -63,15 +73,15 @@ def test_drawing_again_gives_the_same_tasks() -> None:
 
 def test_the_cap_ends_it_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        drawn = draw(2, useless={task.id for task in TASKS})
-    assert drawn.draws == 2 and drawn.kept == frozenset() and len(drawn.tasks) == 8
+        rollout = draw(2, useless={task.id for task in TASKS})
+    assert rollout.draws == 2 and rollout.kept == frozenset() and len(rollout.tasks) == 8
     assert "only 0 of 4 tasks carry signal after 2 draws; raise rollout.max_draws" in caplog.text
 
 
 def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        drawn = draw(50, useless={task.id for task in TASKS[1:]})
-    assert len(drawn.tasks) == 12 and drawn.kept == {TASKS[0].id} and drawn.draws < 50
+        rollout = draw(50, useless={task.id for task in TASKS[1:]})
+    assert len(rollout.tasks) == 12 and rollout.kept == {TASKS[0].id} and rollout.draws < 50
     assert "only 1 of 4 tasks" in caplog.text
 
 
@@ -90,23 +100,39 @@ PLAYED = RolloutBatch(
 
 @pytest.mark.parametrize("kept", [PLAYED.kept, None])
 def test_what_was_played_is_read_back_as_it_was(tmp_path: Path, kept: frozenset[str] | None) -> None:
-    drawn = replace(PLAYED, kept=kept)
-    save_drawn(tmp_path, drawn)
-    assert load_drawn(tmp_path, TASKS) == drawn
+    rollout = replace(PLAYED, kept=kept)
+    save_rollout(tmp_path, rollout)
+    assert load_rollout(tmp_path, TASKS) == rollout
 
 
 def test_tasks_are_the_runs_own_where_it_has_them(tmp_path: Path) -> None:
     task = replace(TASKS[0], metadata={"pair": (1, 2)})
-    save_drawn(
+    save_rollout(
         tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")])
     )
-    assert load_drawn(tmp_path, [task]).trajectories[0].task is task
-    assert load_drawn(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
+    assert load_rollout(tmp_path, [task]).trajectories[0].task is task
+    assert load_rollout(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
 
 
-@pytest.mark.parametrize("name", ["drawn.json", "trajectories.jsonl"])
+@pytest.mark.parametrize("name", ["rollout.json", "trajectories.jsonl"])
 def test_a_damaged_file_is_an_error(tmp_path: Path, name: str) -> None:
-    save_drawn(tmp_path, PLAYED)
+    save_rollout(tmp_path, PLAYED)
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-5])
     with pytest.raises(CheckpointError, match=r"cannot be read .*; choose another one of the run"):
-        load_drawn(tmp_path, TASKS)
+        load_rollout(tmp_path, TASKS)
+
+
+def test_a_task_carries_signal_if_the_scores_of_some_agent_differ() -> None:
+    played = [
+        *(play("SV", [0.0, 1.0], sample=n, task=FLAT) for n in range(2)),
+        *(play("SV", [0.0, float(n)], sample=n, task=MIXED) for n in range(2)),
+        # the team earns the same, the verifier does not
+        *(play("SV", [0.0, 1.0], sample=n, task=LOCAL, local_reward=[0.0, 0.1 * n]) for n in range(2)),
+        *(play("V", [float(n)], sample=n, task=CUT, finish_reason=["length"]) for n in range(2)),
+    ]
+    assert tasks_with_signal(build_turn_batch(played, AGENTS)) == {MIXED.id, LOCAL.id}
+
+
+def test_agents_that_differ_only_from_each_other_carry_no_signal() -> None:
+    played = [play("SV", [0.0, 1.0], sample=n, local_reward=[0.0, 0.5]) for n in range(2)]
+    assert tasks_with_signal(build_turn_batch(played, AGENTS)) == set()

@@ -1,8 +1,9 @@
-"""The pieces of playing ahead; whole runs are in tests/integration/test_ahead.py."""
+"""The pieces of asynchronous rollouts; whole runs are in tests/integration/test_ahead.py."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,10 +11,14 @@ from lightning.fabric import Fabric
 
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import BatchError, ConfigError, TrainingStopped
-from drmas_pl.trainer.async_rollouts import AsyncRollouts, check_groups, check_staleness
 from drmas_pl.trainer.fault_tolerance import StageRetry
+from drmas_pl.trainer.rollouts import (
+    AsyncRollouts,
+    check_background_generation,
+    check_staleness,
+    make_collector,
+)
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.trainer.sync_rollouts import make_collector
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups
@@ -40,81 +45,82 @@ def groups() -> dict[str, PolicyWorker]:
     return make_groups(Fabric(accelerator="cpu", devices=1), engine=lambda name, *parts: Gate(*parts))
 
 
-def make_player(groups: dict[str, PolicyWorker], tmp_path: Any, **more: Any) -> AsyncRollouts:
+def make_rollouts(groups: dict[str, PolicyWorker], tmp_path: Any, **more: Any) -> AsyncRollouts:
     data = make_data()
     data.setup("fit")
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
     collector = make_collector(WriterEditor(EvenEnv()), agents, SETTINGS)
     options: dict[str, Any] = {
-        "last": 3,
+        "max_iterations": 3,
         "settings": SETTINGS,
         "credit": None,
         "seed": 0,
-        "recovery": StageRetry([], tmp_path),
+        "retry": StageRetry([], tmp_path),
         **more,
     }
     return AsyncRollouts(collector, data, groups, **options)
 
 
-def played(drawn: Any) -> list[str]:
-    return [task.id for task in drawn.tasks]
+def played(rollout: Any) -> list[str]:
+    return [task.id for task in rollout.tasks]
 
 
 def test_iterations_come_in_order_and_none_after_the_last_is_played(
     groups: dict[str, PolicyWorker], tmp_path: Any
 ) -> None:
-    player = make_player(groups, tmp_path)
+    rollouts = make_rollouts(groups, tmp_path)
     for index in range(3):
-        assert played(player.take(index)) == [task.id for task in player.data.tasks_for(index)]
+        assert played(rollouts.next(index)) == [task.id for task in rollouts.data.tasks_for(index)]
         assert {group.state for group in groups.values()} == {State.AHEAD if index < 2 else State.ASLEEP}
-    assert player.finish() is None
-    player.stop()
+    assert rollouts.drain() is None
+    rollouts.close()
 
 
 def test_what_is_finished_early_is_kept_for_its_iteration(
     groups: dict[str, PolicyWorker], tmp_path: Any
 ) -> None:
-    player = make_player(groups, tmp_path)
-    player.take(0)
-    kept = player.finish()
+    rollouts = make_rollouts(groups, tmp_path)
+    rollouts.next(0)
+    kept = rollouts.drain()
     assert (
         kept is not None
-        and player.finish() is kept
+        and rollouts.drain() is kept
         and {group.state for group in groups.values()} == {State.ASLEEP}
     )
-    assert player.take(1) is kept
-    player.stop()
+    assert rollouts.next(1) is kept
+    rollouts.close()
 
 
 def test_an_earlier_part_of_the_run_may_have_played_already(
     groups: dict[str, PolicyWorker], tmp_path: Any
 ) -> None:
-    first = make_player(groups, tmp_path)
-    first.take(0)
-    kept = first.finish()
-    first.stop()
-    second = make_player(groups, tmp_path, kept=kept)
-    assert second.take(1) is kept and {group.state for group in groups.values()} == {State.AHEAD}
-    second.stop()
+    first = make_rollouts(groups, tmp_path)
+    first.next(0)
+    kept = first.drain()
+    first.close()
+    second = make_rollouts(groups, tmp_path)
+    second.restore(kept)
+    assert second.next(1) is kept and {group.state for group in groups.values()} == {State.AHEAD}
+    second.close()
 
 
 def test_stopping_ends_with_the_next_request(groups: dict[str, PolicyWorker], tmp_path: Any) -> None:
-    player = make_player(groups, tmp_path)
-    player.take(0)
-    player.finish()
-    player._kept = None
+    rollouts = make_rollouts(groups, tmp_path)
+    rollouts.next(0)
+    rollouts.drain()
+    rollouts._complete = None
     engines = [cast(Gate, group.engine) for group in groups.values()]
     for engine in engines:
         engine.open.clear()
     before = sum(engine.asked for engine in engines)
-    player._begin(1)
-    player._stopped.set()
+    rollouts._begin(1)
+    rollouts._closed.set()
     for engine in engines:
         engine.open.set()
     with pytest.raises(TrainingStopped, match="the run ended while its next iteration was played"):
-        player.finish()
+        rollouts.drain()
     assert sum(engine.asked for engine in engines) <= before + 1
-    player.stop()
+    rollouts.close()
     assert {group.state for group in groups.values()} == {State.ASLEEP}
 
 
@@ -137,4 +143,4 @@ def test_groups_of_a_cluster_are_refused() -> None:
         ConfigError,
         match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0",
     ):
-        check_groups({"a": cast(Any, object())}, "all")
+        check_background_generation({"a": cast(Any, SimpleNamespace(fabric=None))}, "all")

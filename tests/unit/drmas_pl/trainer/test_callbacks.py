@@ -9,7 +9,8 @@ import pytest
 from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoint
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.callbacks import TeamModule, check_callbacks, on_interrupt
+from drmas_pl.trainer.callbacks import check_callbacks, on_interrupt
+from drmas_pl.trainer.lightning_api import TeamModule
 from tests.helpers.toy import Speaker
 
 

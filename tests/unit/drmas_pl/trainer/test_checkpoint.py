@@ -15,11 +15,13 @@ from lightning.fabric import Fabric
 
 from drmas_pl.errors import CheckpointError
 from drmas_pl.trainer.checkpoint import (
+    Manifest,
+    find_checkpoint,
     load_checkpoint,
     prune_checkpoints,
+    read_manifest,
     save_checkpoint,
 )
-from drmas_pl.trainer.manifest import Manifest, find_checkpoint, read_manifest
 from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import make_groups
 

@@ -12,7 +12,7 @@ from drmas_pl.algorithms.baseline_estimators import LeaveOneOut
 from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer, TokenAdvantages
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.parsing import Parsed
-from drmas_pl.trainer.diagnosis import Diagnosis, diagnose
+from drmas_pl.trainer.diagnosis import Finding, diagnose
 from drmas_pl.types import Task, Trajectory, Turn
 from tests.helpers.toy import Speaker, make_turn
 
@@ -39,7 +39,7 @@ def found(
     estimator: AdvantageEstimator | None = None,
     trainable: Collection[str] = NAMES,
     samples: int = 4,
-) -> list[Diagnosis]:
+) -> list[Finding]:
     estimator = estimator or GroupNormalizer()
     table = build_turn_batch(trajectories, {name: Speaker(name) for name in NAMES})
     return list(
@@ -69,7 +69,7 @@ def test_a_run_with_signal_is_left_alone() -> None:
 
 def test_frozen_agents_learn_nothing() -> None:
     (diagnosis,) = found(play(MIXED), trainable=[])
-    assert diagnosis.cause == "all agents frozen" and diagnosis.total
+    assert diagnosis.cause == "all agents frozen" and diagnosis.fatal
     assert "agents.roles.<name>.trainable=true" in diagnosis.message
 
 
@@ -89,14 +89,14 @@ def test_frozen_agents_learn_nothing() -> None:
 def test_utterances_that_are_all_invalid(finish: str, said: str) -> None:
     wrong = Parsed("malformed", reason="blank")
     (diagnosis,) = found(play(MIXED, [turn("writer", parsed=wrong, finish_reason=finish)]))
-    assert diagnosis.cause == "every utterance invalid" and diagnosis.total
+    assert diagnosis.cause == "every utterance invalid" and diagnosis.fatal
     assert diagnosis.message.startswith(f"every utterance is invalid: writer {said}")
 
 
 def test_one_agent_whose_utterances_are_all_invalid() -> None:
     turns = [turn("writer"), turn("editor", parsed=Parsed("no_verdict"))]
     (diagnosis,) = found(play(MIXED, turns))
-    assert diagnosis.cause == "every utterance of editor invalid" and not diagnosis.total
+    assert diagnosis.cause == "every utterance of editor invalid" and not diagnosis.fatal
     assert "(8 of 8: no_verdict)" in diagnosis.message
     assert found(play([(0.0, 1.0)], turns)) == [], "two utterances may be chance"
 
@@ -104,7 +104,7 @@ def test_one_agent_whose_utterances_are_all_invalid() -> None:
 @pytest.mark.parametrize("estimator", [GroupNormalizer(), GroupNormalizer(unit="trajectory"), LeaveOneOut()])
 def test_one_sample_leaves_nothing_to_compare(estimator: AdvantageEstimator) -> None:
     (diagnosis,) = found(play([(0.0,), (1.0,), (1.0,)]), estimator=estimator, samples=1)
-    assert diagnosis.cause == "one sample per task" and diagnosis.total
+    assert diagnosis.cause == "one sample per task" and diagnosis.fatal
     assert "rollout.samples=1" in diagnosis.message and "advantage=reinforce_pp" in diagnosis.message
 
 
@@ -131,7 +131,7 @@ def test_turns_that_are_alone_in_their_group(prompts: tuple[int, ...]) -> None:
         assert diagnoses == [], "half of them may be"
         return
     assert [diagnosis.cause for diagnosis in diagnoses] == ["turns alone in their group"]
-    assert not diagnoses[0].total
+    assert not diagnoses[0].fatal
     assert diagnoses[0].message.startswith(
         "100 % of editor's turns are alone in their group [task,agent,turn,state]"
     )
@@ -157,7 +157,7 @@ def test_a_share_of_turns_that_are_alone_is_measured_by_entries() -> None:
 def test_a_judge_that_always_says_the_same() -> None:
     approves = [turn("writer"), turn("editor", parsed=Parsed("valid", verdict="approve"))]
     (diagnosis,) = found(play(MIXED, approves))
-    assert diagnosis.cause == "editor always says approve" and not diagnosis.total
+    assert diagnosis.cause == "editor always says approve" and not diagnosis.fatal
     assert "all 8 verdicts of editor are 'approve'" in diagnosis.message
     assert "agents.verdict_reward" in diagnosis.message
     assert found(play([(0.0, 1.0)], approves)) == [], "two verdicts may be chance"
@@ -179,7 +179,7 @@ def test_a_judge_that_always_says_the_same() -> None:
 )
 def test_rewards_that_teach_nothing(rewards: Any, cause: str, said: str) -> None:
     (diagnosis,) = found(play(rewards))
-    assert diagnosis.cause == cause and diagnosis.message.startswith(said) and diagnosis.total
+    assert diagnosis.cause == cause and diagnosis.message.startswith(said) and diagnosis.fatal
     assert "data.train" in diagnosis.message and "rollout.samples" in diagnosis.message
 
 

@@ -71,11 +71,11 @@ def test_the_curve_is_drawn_from_the_records(folder: RunDirectory) -> None:
             "train/writer/amplification": 2.0,
         }
     )
-    folder.draw(["writer", "editor"], "toy")
+    folder.write_report(["writer", "editor"], "toy")
     assert folder.plot.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("curve")
 def test_a_run_without_records_can_be_drawn(tmp_path: Path) -> None:
-    RunDirectory(tmp_path).draw(["writer"], "toy")
+    RunDirectory(tmp_path).write_report(["writer"], "toy")
     assert (tmp_path / "plot.png").stat().st_size > 1000

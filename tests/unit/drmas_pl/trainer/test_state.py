@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.trainer.diagnosis import Diagnosis
-from drmas_pl.trainer.evaluate import Evaluation
+from drmas_pl.trainer.diagnosis import Finding
+from drmas_pl.trainer.evaluation import Evaluation
 from drmas_pl.trainer.state import RunState, limit_batches, peak_rss_mb
 from tests.helpers.toy import EvenEnv, WriterEditor
 
@@ -146,13 +146,15 @@ def test_memory_is_measured_in_megabytes() -> None:
 def test_what_keeps_a_run_from_learning_is_told_once_and_kept_while_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first, second, later = (Diagnosis(name, f"because of {name}") for name in ("first", "second", "later"))
+    first, second, later = (
+        Finding(f"because of {name}", cause=name) for name in ("first", "second", "later")
+    )
     state = RunState()
     with caplog.at_level(logging.WARNING, "drmas_pl"):
         state.diagnosed((first, second))
-        state.diagnosed((Diagnosis("second", "in other words"), later))
+        state.diagnosed((Finding("in other words", cause="second"), later))
     assert caplog.messages == ["because of first", "because of second"]
-    assert state.diagnoses[1] == later and state.lasting == (Diagnosis("second", "in other words"),)
+    assert state.diagnoses[1] == later and state.lasting == (Finding("in other words", cause="second"),)
     state.diagnosed(())
     state.diagnosed((second,))
     assert state.lasting == ()

@@ -1,4 +1,4 @@
-"""Playing in turns with learning: what a run asks of its player."""
+"""Rollouts that are sampled in turns with updates."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from lightning.fabric import Fabric
 
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.trainer.fault_tolerance import StageRetry
+from drmas_pl.trainer.rollouts import SyncRollouts, make_collector
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.trainer.sync_rollouts import SyncRollouts, make_collector
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups
 
 
-def make_player(groups: dict[str, PolicyWorker], folder: Path, **settings: Any) -> SyncRollouts:
+def make_rollouts(groups: dict[str, PolicyWorker], folder: Path, **settings: Any) -> SyncRollouts:
     data = make_data()
     data.setup("fit")
-    rollout = RolloutSettings(samples=2, **settings)
+    options = RolloutSettings(samples=2, **settings)
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
-    collector = make_collector(WriterEditor(EvenEnv()), agents, rollout)
+    collector = make_collector(WriterEditor(EvenEnv()), agents, options)
     return SyncRollouts(
-        collector, data, groups, settings=rollout, credit=None, seed=0, recovery=StageRetry([], folder)
+        collector, data, groups, settings=options, credit=None, seed=0, retry=StageRetry([], folder)
     )
 
 
 def test_an_iteration_is_played_with_the_newest_weights_and_leaves_engines_asleep(tmp_path: Path) -> None:
     groups = make_groups(Fabric(accelerator="cpu", devices=1))
     groups["editor"].weights_version = 3
-    player = make_player(groups, tmp_path)
-    drawn = player.take(1)
-    assert list(drawn.tasks) == list(player.data.tasks_for(1)) and len(drawn.trajectories) == 4
-    assert drawn.versions == {"writer": 0, "editor": 3} == player.versions()
+    rollouts = make_rollouts(groups, tmp_path)
+    rollout = rollouts.next(1)
+    assert list(rollout.tasks) == list(rollouts.data.tasks_for(1)) and len(rollout.trajectories) == 4
+    assert rollout.versions == {"writer": 0, "editor": 3} == rollouts.weights_versions()
     assert {
         turn.weights_version
-        for trajectory in drawn.trajectories
+        for trajectory in rollout.trajectories
         for turn in trajectory.turns
         if turn.agent == "editor"
     } == {3}
-    assert {group.state for group in groups.values()} == {State.ASLEEP} and player.finish() is None
-    assert player.metrics(drawn) == {"train/writer/weights_version": 0.0, "train/editor/weights_version": 3.0}
+    assert {group.state for group in groups.values()} == {State.ASLEEP} and rollouts.drain() is None
+    assert rollouts.metrics(rollout) == {
+        "train/writer/weights_version": 0.0,
+        "train/editor/weights_version": 3.0,
+    }
 
 
 def test_the_time_that_new_weights_took_is_told_once(tmp_path: Path) -> None:
@@ -50,17 +53,17 @@ def test_the_time_that_new_weights_took_is_told_once(tmp_path: Path) -> None:
         Fabric(accelerator="cpu", devices=1),
         engine=lambda name, *parts: TransformersEngine(*parts, copy=True),
     )
-    player = make_player(groups, tmp_path)
+    rollouts = make_rollouts(groups, tmp_path)
     groups["writer"].weights_version = 1
-    drawn = player.take(0)
-    assert player.metrics(drawn)["time/sync"] > 0
-    assert player.metrics(drawn)["time/sync"] == 0
+    rollout = rollouts.next(0)
+    assert rollouts.metrics(rollout)["time/sync"] > 0
+    assert rollouts.metrics(rollout)["time/sync"] == 0
 
 
 @pytest.mark.parametrize("residency", ["all", "one"])
 def test_engines_that_wake_one_at_a_time_are_not_idle(tmp_path: Path, residency: Any) -> None:
-    player = make_player(make_groups(Fabric(accelerator="cpu", devices=1)), tmp_path, residency=residency)
-    assert player.leaves_engines_idle is (residency == "all")
+    rollouts = make_rollouts(make_groups(Fabric(accelerator="cpu", devices=1)), tmp_path, residency=residency)
+    assert rollouts.engines_idle is (residency == "all")
 
 
 def test_settings_reach_the_collector() -> None:

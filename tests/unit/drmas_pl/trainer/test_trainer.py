@@ -20,8 +20,8 @@ from drmas_pl.algorithms.estimators import GroupNormalizer
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
-from drmas_pl.trainer.manifest import read_manifest
-from drmas_pl.trainer.method import Learner
+from drmas_pl.trainer.checkpoint import read_manifest
+from drmas_pl.trainer.checks import TrainedAgent
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -93,10 +93,10 @@ def test_a_method_that_is_not_what_it_says_is_told_once(
 ) -> None:
     trainer = make_trainer(tmp_path, estimator=BestOfK(k=2), max_iterations=1)
     groups = make_groups(trainer.fabric)
-    learners = [
-        Learner(agent, UpdateSettings()) for group in groups.values() for agent in group.agents.values()
+    trained = [
+        TrainedAgent(agent, UpdateSettings()) for group in groups.values() for agent in group.agents.values()
     ]
-    trainer.check_method(learners)
+    trainer.check_method(trained)
     trainer.fit(TEAM, groups, make_data())
     assert caplog.text.count("pass@k values success alone") == 1
 
@@ -180,7 +180,9 @@ def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path)
         tmp_path, callbacks=[spy], max_iterations=2, evaluation=EvaluationSettings(greedy=False, every=1)
     )
     validation = evaluation_hooks("validation")
-    loop = ["on_train_batch_start", "on_train_batch_end", *validation]
+    rollout = ["on_rollout_start", "on_rollout_end"]
+    update = ["on_update_start", "on_update_end"]
+    loop = ["on_train_batch_start", *rollout, *update, "on_train_batch_end", *validation]
     assert [name for name, _ in spy.calls] == [
         *("setup fit", "on_fit_start", *validation, "on_train_start", "on_train_epoch_start", *loop, *loop),
         *("on_train_epoch_end", "on_train_end", "on_save_checkpoint", "on_fit_end", "teardown fit"),
@@ -194,6 +196,42 @@ def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path)
         and len(tasks) == 2
         and index == 1
     )
+
+
+def test_rollout_and_update_hooks_are_given_what_the_stages_get_and_return(tmp_path: Path) -> None:
+    spy = Spy()
+    trainer = fit(tmp_path, callbacks=[spy], max_iterations=2)
+
+    def arguments(hook: str) -> list[tuple[Any, ...]]:
+        found = [args for name, args in spy.calls if name == hook]
+        assert all(args[0] is trainer and args[1] is trainer.module for args in found)
+        return [args[2:] for args in found]
+
+    assert arguments("on_rollout_start") == [(trainer.data.tasks_for(n), n) for n in range(2)]
+    rollouts = arguments("on_rollout_end")
+    batches = arguments("on_update_start")
+    reports = arguments("on_update_end")
+    assert [args[1] for hook in (rollouts, batches, reports) for args in hook] == [0, 1] * 3
+    for (rollout, _), (batch, _), (report, _), record in zip(
+        rollouts, batches, reports, train_records(trainer), strict=True
+    ):
+        turns = [turn for trajectory in rollout.trajectories for turn in trajectory.turns]
+        assert [id(turn) for turn in batch.all_turns.turns] == [id(turn) for turn in turns]
+        assert len(batch.advantage) == len(batch.turns)
+        assert {row.agent for rows in batch.rows.values() for row in rows} <= set(trainer.agents)
+        steps = {name: record[f"train/group/{name}/steps"] for name in trainer.groups}
+        assert {name: found.steps for name, found in report.policies.items()} == steps
+        assert report.critics == {}
+
+
+def test_a_saved_checkpoint_holds_what_a_callback_adds_to_it(tmp_path: Path) -> None:
+    class Note(Callback):
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+            checkpoint["note"] = checkpoint["global_step"]
+
+    fit(tmp_path, callbacks=[Note()], max_iterations=2)
+    saved = torch.load(tmp_path / "checkpoints" / "iteration-000002" / "callbacks.pt", weights_only=True)
+    assert saved["note"] == 2 and saved["callbacks"] == {}
 
 
 @pytest.mark.parametrize(("method", "phase"), [("validate", "validation"), ("test", "test")])
@@ -354,12 +392,12 @@ def test_the_last_and_the_best_checkpoint_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, keep_best: bool, kept: set[int]
 ) -> None:
     scores = iter([0.9, 0.25, 0.75, 0.5, 0.5])
-    evaluated = MultiAgentTrainer._play
+    evaluated = MultiAgentTrainer._evaluate
 
     def rigged(*args: Any) -> Any:
         return replace(evaluated(*args), sampled=next(scores))
 
-    monkeypatch.setattr(MultiAgentTrainer, "_play", rigged)
+    monkeypatch.setattr(MultiAgentTrainer, "_evaluate", rigged)
     fit(
         tmp_path,
         checkpoint_every=every,

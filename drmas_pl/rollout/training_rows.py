@@ -1,17 +1,36 @@
-"""From turns and advantages to the rows each worker group trains on, with the invariants of the border asserted."""
+"""Training rows: the turns that workers learn from, equal ones merged; what a rollout must satisfy is asserted here too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from drmas_pl.algorithms.estimators import TokenAdvantages
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.errors import BatchError
+from drmas_pl.functional.grouping import align_rows, group_ids
 from drmas_pl.types import Trajectory
+
+
+def training_rows(
+    turns: TurnBatch, advantage: Tensor | TokenAdvantages, *, align_turns: Mapping[str, int], seed: int
+) -> dict[str, list[TrainingRow]]:
+    """Build the rows that each agent trains on.
+
+    Args:
+        turns: N turns.
+        advantage: Their advantages, (N,), or those of their tokens.
+        align_turns: See :func:`aligned_rows`; empty keeps every row once.
+        seed: Decides what alignment drops and repeats.
+    """
+    if align_turns:
+        places = aligned_rows(turns, align_turns, seed=seed)
+        return build_rows(turns.take(places), advantage[places])
+    return build_rows(turns, advantage)
 
 
 def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[str, list[TrainingRow]]:
@@ -71,14 +90,12 @@ def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[st
     return rows
 
 
-def check_collection(
-    trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]
-) -> None:
-    """Assert what every training collection must satisfy.
+def check_rollout(trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]) -> None:
+    """Assert what every rollout must satisfy.
 
     Args:
-        trajectories: What was collected for training.
-        samples: Configured trajectories per task, failed ones included; a task that was drawn twice has twice as many.
+        trajectories: All trajectories of the iteration.
+        samples: Configured trajectories per task, failed ones included; a task that comes twice has twice as many.
         versions: Weight version by agent name that must have sampled every turn.
 
     Raises:
@@ -101,3 +118,33 @@ def check_collection(
         raise BatchError(
             f"every task needs {samples} samples, but {len(wrong)} tasks differ, for example {next(iter(wrong.items()))}"
         )
+
+
+def aligned_rows(table: TurnBatch, turns: Mapping[str, int], *, seed: int) -> Tensor:
+    """Choose rows so that every trajectory trains equally many turns of the named agents; apply it after normalising.
+
+    Args:
+        table: N rows.
+        turns: D by agent name: turns per trajectory that called the agent; more are dropped and fewer repeated, at random.
+        seed: Decides which.
+
+    Returns:
+        (M,) row numbers, those of agents that are not named untouched.
+
+    Raises:
+        ValueError: An agent is unknown.
+
+    References:
+        Hong et al., 2025 (M-GRPO), trajectory alignment, arXiv:2511.13288.
+    """
+    unknown = sorted(set(turns) - set(table.names))
+    if unknown:
+        raise ValueError(f"align_turns must name agents out of {list(table.names)}, got {unknown}")
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    kept = []
+    for place, name in enumerate(table.names):
+        rows = ((table.agent == place) & table.trained).nonzero().flatten()
+        if name in turns and len(rows):
+            rows = rows[align_rows(group_ids(table.trajectory[rows]), turns[name], generator=generator)]
+        kept.append(rows)
+    return torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)

@@ -6,7 +6,7 @@ import torch
 
 from drmas_pl.algorithms.estimators import TokenAdvantages
 from drmas_pl.algorithms.turn_batch import build_turn_batch
-from drmas_pl.trainer.recording import with_advantages
+from drmas_pl.trainer.run_directory import with_advantages
 from drmas_pl.types import Trajectory
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 

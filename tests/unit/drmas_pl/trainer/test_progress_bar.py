@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.trainer.diagnosis import Diagnosis
-from drmas_pl.trainer.progress import ProgressBar, describe
+from drmas_pl.trainer.callbacks import ProgressBar, describe
+from drmas_pl.trainer.diagnosis import Finding
 
 METRICS = {"train/reward": 0.5, "train/a/calls": 1.25, "train/b/calls": 2.0, "train/a/grad_norm": 0.4}
 
@@ -23,7 +23,7 @@ def follow(bar: ProgressBar, iterations: int, first: int = 1, causes: Sequence[s
         iteration=first - 1,
         max_iterations=iterations,
         agents={"a": None, "b": None},
-        state=SimpleNamespace(diagnoses=[Diagnosis(cause, "") for cause in causes]),
+        state=SimpleNamespace(diagnoses=[Finding("", cause=cause) for cause in causes]),
     )
     bar.on_train_start(trainer, None)
     for iteration in range(first, iterations + 1):

@@ -1,9 +1,10 @@
-"""What the loop asks of critics and teaches them, and which combinations are refused."""
+"""KL penalties, values and critics' updates between a rollout and the update, and which critics are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,11 +13,15 @@ from drmas_pl.agent import Agent
 from drmas_pl.algorithms.credit_rules import CreditRule, ReturnToGo, TeamReward
 from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
 from drmas_pl.algorithms.gae_estimator import GaeEstimator
+from drmas_pl.algorithms.gigpo_estimator import Gigpo
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.algorithms.turn_batch import TurnBatch, build_turn_batch
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueRow
-from drmas_pl.trainer.critics import check_critics, critic_metrics, judged, teach, warmup
+from drmas_pl.parsing import Parsed
+from drmas_pl.trainer.checks import check_critics
+from drmas_pl.trainer.iteration import apply_kl_penalty, compute_values, update_critics, warmup
+from drmas_pl.trainer.metrics import critic_metrics
 from drmas_pl.workers.policy_worker import PolicyWorkerSettings
 from drmas_pl.workers.value_worker import CriticReport, ValueWorkerSettings
 from tests.helpers.tables import play
@@ -24,12 +29,12 @@ from tests.helpers.toy import Speaker
 
 
 class Counter:
-    """Values every token with its position, and remembers what it is taught."""
+    """Values every token with its position, and remembers its updates."""
 
     def __init__(self, *agents: str, warmup: int = 0) -> None:
         self.agents = frozenset(agents)
         self.settings = ValueWorkerSettings(warmup=warmup)
-        self.taught: list[tuple[list[ValueRow], int]] = []
+        self.updates: list[tuple[list[ValueRow], int]] = []
 
     def values(self, rows: Sequence[TrainingRow]) -> list[tuple[float, ...]]:
         return [
@@ -38,7 +43,7 @@ class Counter:
         ]
 
     def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
-        self.taught.append((list(rows), seed))
+        self.updates.append((list(rows), seed))
         return CriticReport(steps=2, skipped=1, metrics={"value_loss": 0.5})
 
 
@@ -68,20 +73,20 @@ def table() -> TurnBatch:
     )
 
 
-def test_trained_turns_are_judged_by_their_agents_critic(table: TurnBatch) -> None:
+def test_trained_turns_get_the_values_of_their_agents_critic(table: TurnBatch) -> None:
     critics: Any = {"one": Counter("S", "V")}
-    assert judged(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), ())
+    assert compute_values(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), ())
     critics["two"] = Counter("W")
-    assert judged(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), (3.0,))
-    assert judged(table, {}) is table
+    assert compute_values(table, critics).values == ((3.0, 4.0), (), (3.0, 4.0, 5.0), (3.0,))
+    assert compute_values(table, {}) is table
 
 
-def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnBatch) -> None:
+def test_critics_learn_the_returns_of_the_turns_that_they_valued(table: TurnBatch) -> None:
     critics: Any = {"one": Counter("S", "V"), "two": Counter("W")}
-    known = judged(table, critics)
+    known = compute_values(table, critics)
     advantage = GaeEstimator(whitening="none")(known)
-    reports = teach(known, advantage, critics, seed=7)
-    (rows, seed), (others, other_seed) = (critics[name].taught[0] for name in ("one", "two"))
+    reports = update_critics(known, advantage, critics, seed=7)
+    (rows, seed), (others, other_seed) = (critics[name].updates[0] for name in ("one", "two"))
     assert [line.row.response_ids for line in rows] == [(3, 4), (3, 4, 5)] and [
         line.values for line in rows
     ] == [(3, 4), (3, 4, 5)]
@@ -92,7 +97,7 @@ def test_critics_are_taught_the_returns_of_what_they_judged(table: TurnBatch) ->
         for name in ("one", "two")
         for metric, value in (("steps", 2.0), ("skipped", 1.0), ("value_loss", 0.5))
     }
-    assert teach(known, advantage, {}, seed=7) == critic_metrics({}) == {}
+    assert update_critics(known, advantage, {}, seed=7) == critic_metrics({}) == {}
 
 
 def test_critics_cannot_learn_from_advantages_of_turns(table: TurnBatch) -> None:
@@ -100,7 +105,7 @@ def test_critics_cannot_learn_from_advantages_of_turns(table: TurnBatch) -> None
     with pytest.raises(
         ConfigError, match="critic 'one' needs returns to learn from; let the estimator give TokenAdvantages"
     ):
-        teach(judged(table, critics), torch.zeros(4), critics, seed=1)
+        update_critics(compute_values(table, critics), torch.zeros(4), critics, seed=1)
 
 
 def test_the_longest_warmup_counts() -> None:
@@ -167,3 +172,32 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         check_critics(estimator, critics, GROUPS, credit=credit)
+
+
+AGENTS = {"S": Speaker("S", invalid_penalty=0.25), "V": Speaker("V", on_truncated="mask")}
+
+
+def group(name: str, penalties: list[float]) -> Any:
+    """A worker group whose agent's KL penalties are known."""
+
+    def reward_penalties(agent: Any, turns: Any) -> list[float]:
+        assert agent.name == name and len(turns) == len(penalties)
+        return penalties
+
+    return cast(Any, SimpleNamespace(agents={name: AGENTS[name]}, reward_penalties=reward_penalties))
+
+
+def test_the_kl_penalty_is_added_to_that_of_an_unusable_turn() -> None:
+    parsed = [Parsed("malformed"), Parsed("valid"), Parsed("valid")]
+    turns = play("SVV", [0.0, 0.0, 1.0], parsed=parsed, finish_reason=["stop", "length", "stop"])
+    table = apply_kl_penalty(build_turn_batch([turns], AGENTS), [group("S", [0.5]), group("V", [0.125])])
+    assert table.penalty[[0, 2]].tolist() == [0.75, 0.125]
+    assert table.score[[0, 2]].tolist() == [0.25, 0.875] and table.trained.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_estimators_take_a_kl_penalty_for_the_turns_own(alpha: float) -> None:
+    played = [play("S", [0.0], sample=n, step=[0], observation=["q"]) for n in range(2)]
+    table = build_turn_batch(played, AGENTS, credit=TeamReward(alpha=alpha))
+    found = Gigpo(mode="mean_norm")(apply_kl_penalty(table, [group("S", [0.5, 0.0])]))
+    assert found.tolist() == pytest.approx([-0.5, 0.5])

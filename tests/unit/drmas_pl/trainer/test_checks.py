@@ -13,7 +13,8 @@ from drmas_pl.algorithms.credit_rules import ReturnToGo, TeamFuture, TeamReward,
 from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.method import Finding, Learner, check_method, refuse
+from drmas_pl.trainer.checks import TrainedAgent, check_method, refuse
+from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.tables import play
@@ -31,15 +32,15 @@ def find(
     update: dict[str, Any] | None = None,
     objective: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    learners = [
-        Learner(Speaker("writer", objective=objective), UpdateSettings(**update or {})),
-        Learner(Speaker("editor"), UpdateSettings()),
+    trained = [
+        TrainedAgent(Speaker("writer", objective=objective), UpdateSettings(**update or {})),
+        TrainedAgent(Speaker("editor"), UpdateSettings()),
     ]
     return check_method(
         estimator or GroupNormalizer(),
         credit=credit,
         rollout=RolloutSettings(**rollout or {}),
-        learners=learners,
+        trained=trained,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.trainer.evaluate import Evaluation, evaluate
+from drmas_pl.trainer.evaluation import Evaluation, evaluate
 from drmas_pl.trainer.settings import EvaluationSettings
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.toy import EvenEnv, WriterEditor, make_turn

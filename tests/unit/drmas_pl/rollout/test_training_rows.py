@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ import torch
 from drmas_pl.algorithms.token_batch import TrainingRow, collate
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import BatchError
-from drmas_pl.rollout.batching import build_rows, check_collection
+from drmas_pl.rollout.training_rows import aligned_rows, build_rows, check_rollout
 from drmas_pl.types import Trajectory, Turn
+from tests.helpers.tables import play
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 
 FIRST, SECOND = make_tasks(2)
 AGENTS = {"writer": Speaker("writer"), "editor": Speaker("editor")}
+SPEAKERS = {"S": Speaker("S"), "V": Speaker("V", on_truncated="mask")}
 
 
 def rows(turns: list[Turn], advantages: list[float]) -> dict[str, list[TrainingRow]]:
@@ -82,10 +85,10 @@ def collected(*changes: dict[str, Any]) -> list[Trajectory]:
 
 def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
     failed = {"outcome": "failed", "turns": (), "reward": 0.0}
-    check_collection(
+    check_rollout(
         collected({}, {}, {"task": SECOND}, {"task": SECOND, **failed}), samples=2, versions={"writer": 3}
     )
-    check_collection(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
+    check_rollout(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
 
 
 @pytest.mark.parametrize(
@@ -104,4 +107,28 @@ def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
 )
 def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(BatchError, match=message):
-        check_collection(collected(*changes), samples=2, versions={"writer": 3})
+        check_rollout(collected(*changes), samples=2, versions={"writer": 3})
+
+
+def test_each_trajectory_trains_equally_many_turns_of_a_named_agent() -> None:
+    table = build_turn_batch(
+        [play("SVSSS", [0.0] * 5), play("SV", [0.0] * 2, sample=1), play("V", [0.0], sample=2)], SPEAKERS
+    )
+    rows = aligned_rows(table, {"S": 2}, seed=0)
+    chosen = Counter((table.turns[row].agent, int(table.trajectory[row])) for row in rows.tolist())
+    assert chosen == {("S", 0): 2, ("S", 1): 2, ("V", 0): 1, ("V", 1): 1, ("V", 2): 1}
+    dropped = [row for row in rows.tolist() if table.trajectory[row] == 0 and table.turns[row].agent == "S"]
+    assert len(set(dropped)) == 2
+    assert {tuple(aligned_rows(table, {"S": 2}, seed=seed).tolist()) for seed in range(9)} > {
+        tuple(rows.tolist())
+    }
+
+
+def test_turns_that_are_not_trained_are_left_out_of_alignment() -> None:
+    table = build_turn_batch([play("SV", [0.0] * 2, finish_reason=["stop", "length"])], SPEAKERS)
+    assert aligned_rows(table, {"V": 3}, seed=0).tolist() == [0]
+
+
+def test_an_unknown_agent_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"align_turns must name agents out of \['S', 'V'\], got \['W'\]"):
+        aligned_rows(build_turn_batch([], SPEAKERS), {"W": 1}, seed=0)
