@@ -194,7 +194,7 @@ def test_a_group_of_one_rank_starts_anew(tmp_path: Path) -> None:
     with remote_groups(ClusterSettings(gpus_per_rank=0), names=("writer",)) as groups:
         group = groups["writer"]
         group.save(tmp_path / "before")
-        group.keep(tmp_path / "kept")
+        group.snapshot(tmp_path / "kept")
         ray.kill(group.actors[0])
         with pytest.raises(
             GroupLost, match=r"saving of worker group 'writer' \(agents writer\) lost a process"

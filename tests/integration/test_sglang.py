@@ -230,7 +230,7 @@ def test_weights_that_do_not_arrive_are_noticed(
     engine: SglangEngine, group: PolicyWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(engine._transport, "push", lambda *args: None)
+        patched.setattr(engine._weight_sync, "push", lambda *args: None)
         shake(group.policy, 1.01)
         with pytest.raises(EngineError, match=r"differ from the trainer's by .* on the probe"):
             engine.sync(engine.weights_version + 1)

@@ -93,8 +93,8 @@ def test_every_member_asks_for_itself(
 ) -> None:
     pool.diary.clear()
     pair[0].save(tmp_path)
-    pair[1].keep(tmp_path)
-    assert pool.diary == ["save a", "save a", "keep b", "keep b"]
+    pair[1].snapshot(tmp_path)
+    assert pool.diary == ["save a", "save a", "snapshot b", "snapshot b"]
 
 
 def test_a_loss_is_that_of_all_and_so_is_the_return(

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from drmas_pl.cluster.remote import RemotePolicyWorker
 from drmas_pl.errors import GroupLost, TrainingStopped
 from drmas_pl.trainer.fault_tolerance import StageRetry
 
 
-class Group(RemotePolicyWorker):
+class Group:
     """Stands for a group on a cluster: its weights are a number, and files hold them."""
 
     def __init__(self, name: str, repeats: int = 2) -> None:
-        self.name, self.max_retries, self.changed, self.weights = name, repeats, True, 0
+        self.name = self.label = name
+        self.max_retries = repeats
+        self.changed = True
+        self.weights = 0
         self.dies = False
         self.restored: list[Path | None] = []
 
