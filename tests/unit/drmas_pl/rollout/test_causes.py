@@ -76,7 +76,7 @@ def test_frames_of_the_library_around_user_code_are_passed_over(maze: Any) -> No
 
 def test_a_fault_inside_the_library_names_its_own_line() -> None:
     error = raised(lambda: ActionGrammar("a").parse(3))  # type: ignore[arg-type]
-    assert re.search(r"parsing\.py:\d+|boxes\.py:\d+", describe_cause(error))
+    assert re.search(r"grammar\.py:\d+|boxed\.py:\d+", describe_cause(error))
 
 
 def test_what_the_library_raises_on_purpose_needs_no_line() -> None:
