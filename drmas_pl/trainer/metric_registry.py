@@ -281,7 +281,7 @@ UPDATE: Final = Section(
         },
     )
     + _metrics(
-        "objective.py",
+        "algorithms/objective.py",
         "train/{agent}/",
         {
             "entropy": (
