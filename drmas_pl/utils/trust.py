@@ -18,6 +18,8 @@ from drmas_pl.errors import ConfigError
 
 VARIABLE: Final = "DRMAS_TRUST"
 _LIBRARY: Final = "drmas_pl"
+# packages of the programs themselves, which start, write and read runs
+_PROGRAMS: Final = frozenset({"config", "tools"})
 _WORDS: Final = {"1": True, "true": True, "yes": True, "": False, "0": False, "false": False, "no": False}
 
 
@@ -88,7 +90,8 @@ def own_part(path: str) -> Any:
     ('TeamReward', None)
     """
     module, _, name = path.rpartition(".")
-    if module.split(".")[0] != _LIBRARY or module.startswith(f"{_LIBRARY}.tools"):
+    package, _, inner = module.partition(".")
+    if package != _LIBRARY or inner.split(".")[0] in _PROGRAMS:
         return None
     try:
         thing = getattr(import_module(module), name)

@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import resource
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -86,6 +87,13 @@ def test_wrong_settings_are_refused() -> None:
         pool.run_many(["", ""], stdin=[""])
 
 
+@pytest.fixture
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this test a folder of its own: others that run meanwhile have sandboxes in the common one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
 def leftovers() -> tuple[int, int, int]:
     """Count descriptors, child processes and sandbox folders."""
     me = psutil.Process()
@@ -110,6 +118,7 @@ def play_programs(count: int) -> float:
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / count
 
 
+@pytest.mark.usefixtures("temporary_folder")
 def test_nothing_is_left_of_programs() -> None:
     play_programs(4)
     before = leftovers()
@@ -118,6 +127,7 @@ def test_nothing_is_left_of_programs() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("temporary_folder")
 def test_a_thousand_programs_leave_nothing_and_are_quick() -> None:
     play_programs(50)
     gc.collect()
