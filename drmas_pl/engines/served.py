@@ -6,7 +6,7 @@ of them put these together and give them to the first one's engine, which has no
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,7 +18,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.functional.logprobs import token_logprobs
 
 
-class ServedEngine(Engine):
+class ServedEngine(Engine, ABC):
     """Generates with a server for every rank of its group."""
 
     @abstractmethod
