@@ -18,6 +18,7 @@
     ├── StorageError       a file of a run cannot be written: the disk is full, or the folder is not ours
     ├── CheckFailed        an environment, team or engine does not keep its contract
     └── TrainingStopped    a guard rail ended the run (too many failures, no signal, non-finite gradients)
+        └── NonFiniteWeights weights hold NaN or infinity, which is never saved
 
 Callers' mistakes in arguments raise ``ValueError`` or ``TypeError``; the tree above is for conditions met at run time.
 """
@@ -87,3 +88,7 @@ class CheckFailed(DrMasError, AssertionError):
 
 class TrainingStopped(DrMasError):
     """A guard rail ended the run."""
+
+
+class NonFiniteWeights(TrainingStopped):
+    """Weights hold NaN or infinity; checkpoints that were written before are whole."""

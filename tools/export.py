@@ -54,10 +54,10 @@ def export(checkpoint: Path, agent: str, *, output: Path, dtype: str = "float32"
     """
     from drmas_pl.errors import ConfigError
     from drmas_pl.models.loading import load_model, quiet_transformers
-    from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
+    from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
 
     found = find_checkpoint(checkpoint)
-    groups = read_manifest(found).agents
+    groups = read_checked(found).agents
     if agent not in groups:
         raise ConfigError(f"--agent must be one of {sorted(groups)}, got {agent!r}")
     if output.exists() and any(output.iterdir()):

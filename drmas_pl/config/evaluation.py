@@ -18,7 +18,8 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
+from drmas_pl.trainer.manifest import Manifest
 from drmas_pl.utils.trust import Trust
 
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
@@ -90,7 +91,7 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
         config = resolved(complete(compose_run(overrides, config_name="evaluate")[0]))
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
     checkpoint = find_checkpoint(str(values["checkpoint"]))
-    manifest = read_manifest(checkpoint)
+    manifest = read_checked(checkpoint)
     config = _stored(checkpoint, overrides, trust)
     folders = {agent: str(checkpoint / "groups" / group) for agent, group in manifest.agents.items()}
     if set(folders) != set(config["agents"]["roles"]):

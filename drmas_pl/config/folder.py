@@ -11,7 +11,7 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
 from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.storage import writing
@@ -25,7 +25,7 @@ def check_folder(output_dir: str, resume: str | None) -> None:
         ConfigError: The folder holds another run.
     """
     if resume is not None:
-        read_manifest(find_checkpoint(resume))
+        read_checked(find_checkpoint(resume), content=False)
     elif RunDirectory(output_dir).metrics.exists():
         raise ConfigError(
             f"output_dir={output_dir} already holds a run; go on with resume={output_dir}, or choose another folder"

@@ -14,7 +14,8 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, leaves, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import Manifest, find_checkpoint, read_manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
+from drmas_pl.trainer.manifest import Manifest
 
 # Where a run is, and not what it is.
 _PLACES = ("resume", "output_dir")
@@ -56,7 +57,7 @@ def plan_resume(overrides: Sequence[str]) -> ResumePlan:
     """
     trust, overrides = take_trust(overrides)
     checkpoint = find_checkpoint(str(resumed_from(overrides)))
-    manifest = read_manifest(checkpoint)
+    manifest = read_checked(checkpoint, content=False)
     run = checkpoint.parent.parent
     if not (run / CONFIG).is_file():
         return _plan_without_config(checkpoint, manifest, overrides)

@@ -13,7 +13,7 @@ that several modules share are written once. No process ever holds a whole tenso
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,6 +157,14 @@ def whole_weights_in(folder: Path) -> dict[str, Tensor]:
     targets = {key: _empty(kind) for key, kind in _saved(folder, WEIGHTS).items()}
     _read(folder, targets)
     return {key.partition("/")[2]: tensor for key, tensor in targets.items()}
+
+
+def each_weight(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield the whole weights in ``folder`` with their names, of which only one is in memory at a time."""
+    for key, kind in _saved(folder, WEIGHTS).items():
+        target = {key: _empty(kind)}
+        _read(folder, target)
+        yield key.partition("/")[2], target[key]
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:

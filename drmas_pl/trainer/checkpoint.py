@@ -3,7 +3,7 @@
 ::
 
     checkpoints/iteration-000090/
-        manifest.json             iteration, seed, data fingerprints, which agent belongs to which group, trainer state
+        manifest.json             iteration, seed, data fingerprints, which agent belongs to which group, trainer state, checksums
         groups/<group>/           Transformers folder, optimizer.pt, group.json; shards/ instead of weights and optimizer.pt where ranks
                                   of a sharded group have written their own
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
@@ -12,22 +12,27 @@
         ahead/                    rollout of the next iteration, with rollout.staleness=1
     checkpoints/last              name of the newest checkpoint
 
-A checkpoint is written beside its final name and renamed, so a folder with that name is always whole. One that is written again is
-moved aside and deleted last, so that a crash at any moment leaves a whole one.
+A checkpoint is written beside its final name, flushed to the disk and renamed, so a folder with that name is always whole. One that is
+written again is moved aside and deleted last, so that a crash at any moment leaves a whole one. One that is dropped is renamed before it
+is deleted, and only what this run has written is dropped.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
+import re
+import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drmas_pl.errors import CheckpointError
-from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.errors import CheckpointError, NonFiniteWeights, StorageError
+from drmas_pl.trainer.manifest import MANIFEST, Manifest, checkpoint_names, read_manifest
+from drmas_pl.utils.atomic import flush_folder, write_atomically
+from drmas_pl.utils.checksums import find_damage, seal_files
 from drmas_pl.utils.storage import writing
 
 if TYPE_CHECKING:
@@ -35,74 +40,108 @@ if TYPE_CHECKING:
     from drmas_pl.rollout.dynamic_sampling import RolloutBatch
     from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
-FORMAT = 1
-MANIFEST = "manifest.json"
+log = logging.getLogger(__name__)
 ROLLOUT_AHEAD = "ahead"
 CALLBACKS = "callbacks.pt"
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint says about itself.
-
-    Attributes:
-        iteration: Completed iterations.
-        seed: Run seed.
-        agents: Worker group by agent name.
-        templates: Hash of each agent's prompt template.
-        data: What decides the run's tasks and prompts: fingerprints by name.
-        state: Further trainer state: evaluations so far and counters.
-        format: Version of this layout.
-    """
-
-    iteration: int
-    seed: int
-    agents: Mapping[str, str]
-    templates: Mapping[str, str]
-    data: Mapping[str, str]
-    state: Mapping[str, Any] = field(default_factory=dict)
-    format: int = FORMAT
+POINTER = "last"
+# What crashes leave of checkpoints that were being written, replaced or deleted.
+_LEFTOVER = re.compile(r"\.(writing|replaced|deleted)-iteration-\d{6,}")
 
 
 def find_checkpoint(path: str | Path) -> Path:
     """Return the checkpoint folder meant by ``path``: a checkpoint, a ``checkpoints`` folder or a run folder (its last one).
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is none, or the last one is gone.
     """
     start = Path(path)
-    for candidate in (start, start / "checkpoints"):
-        if (candidate / MANIFEST).is_file():
-            return candidate
-        pointer = candidate / "last"
-        if pointer.is_file():
-            newest = candidate / pointer.read_text().strip()
-            for whole in (newest, aside(newest)):
-                if (whole / MANIFEST).is_file():
-                    return whole
+    for folder in (start, start / "checkpoints"):
+        if (folder / MANIFEST).is_file():
+            return folder
+        found = _last(folder)
+        if found is not None:
+            return found
     raise CheckpointError(
         f"no checkpoint in {start}; expected a run folder, its checkpoints folder, or a folder holding {MANIFEST}"
     )
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read a checkpoint's manifest.
+def holds_checkpoint(run: Path) -> bool:
+    """Tell whether a run folder holds a checkpoint, whole or damaged."""
+    folder = run / "checkpoints"
+    return (folder / POINTER).exists() or any(checkpoint_names(folder))
+
+
+def _last(folder: Path) -> Path | None:
+    """Return the checkpoint that ``last`` names, or the newest one where a crash came before it was written; None without any."""
+    pointer = folder / POINTER
+    if not pointer.exists():
+        return next((path for path in checkpoint_names(folder) if (path / MANIFEST).is_file()), None)
+    try:
+        name = pointer.read_text().strip()
+    except (OSError, ValueError) as error:
+        name = f"what cannot be read ({error})"
+    if re.fullmatch(r"iteration-\d{6,}", name):
+        for whole in (folder / name, aside(folder / name)):
+            if (whole / MANIFEST).is_file():
+                return whole
+    raise CheckpointError(
+        f"no checkpoint in {folder}: {pointer.name} names {name[:80]}, which is not there; {_other_checkpoint(folder)}"
+    )
+
+
+def check_checkpoint(path: Path, manifest: Manifest, *, content: bool = True) -> None:
+    """Make sure that every file of a checkpoint is what was written.
+
+    Args:
+        path: Checkpoint folder.
+        manifest: Its manifest; one of an earlier version says nothing about files, which is told.
+        content: Whether to read the files; otherwise only their lengths are compared, which takes no time.
 
     Raises:
-        CheckpointError: It is missing, damaged or of another format.
+        CheckpointError: A file is damaged or missing.
+    """
+    if not manifest.files:
+        if content:
+            log.warning(
+                "checkpoint %s has no checksums, since an earlier version wrote it; damage is not noticed",
+                path,
+            )
+        return
+    damage = find_damage(path, manifest.files, content=content)
+    if damage is not None:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: {damage}; {_other_checkpoint(path.parent, but=path.name)}"
+        )
+
+
+def read_checked(path: Path, *, content: bool = True) -> Manifest:
+    """Read a checkpoint's manifest and check its files, see :func:`check_checkpoint`.
+
+    Raises:
+        CheckpointError: The manifest or a file is damaged; the newest whole checkpoint beside it is named.
     """
     try:
-        record = json.loads((path / MANIFEST).read_text())
-        manifest = Manifest(**record)
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"checkpoint {path} cannot be read ({error}); choose another one of the run"
-        ) from error
-    if manifest.format != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {manifest.format}, expected {FORMAT}; use the version that wrote it"
-        )
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {_other_checkpoint(path.parent, but=path.name)}") from error
+    check_checkpoint(path, manifest, content=content)
     return manifest
+
+
+def _other_checkpoint(folder: Path, *, but: str = "") -> str:
+    """Say how to go on without a damaged checkpoint."""
+    for path in checkpoint_names(folder):
+        if path.name != but and _is_whole(path):
+            return f"the newest whole one is {path.name}, go on from it with {shlex.quote(f'resume={path}')}"
+    return f"there is no other whole one in {folder}, so start a new run"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return find_damage(path, read_manifest(path).files) is None
+    except CheckpointError:
+        return False
 
 
 def aside(target: Path) -> Path:
@@ -135,18 +174,24 @@ def save_checkpoint(
     target = folder / f"iteration-{manifest.iteration:06d}"
     partial = folder / f".writing-{target.name}"
     with writing("the checkpoint", target):
+        if _is_taken(target) and not _is_own(target, manifest.run_id):
+            raise StorageError(
+                f"the checkpoint cannot be written to {target}: it was not written by this run; move it elsewhere, then resume the run"
+            )
         try:
-            shutil.rmtree(partial, ignore_errors=True)
+            _delete(partial)
             partial.mkdir(parents=True)
             _write_parts(partial, groups, critics or {}, rollout, callbacks)
-            (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
+            _check_finite(partial, groups, critics or {})
+            whole = replace(manifest, files=seal_files(partial))
+            write_atomically(partial / MANIFEST, whole.to_json())
+            _put_in_place(partial, target)
         except BaseException:
             # what is there of it only takes the room that is missing
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        _put_in_place(partial, target)
-        write_atomically(folder / "last", target.name)
-        shutil.rmtree(aside(target), ignore_errors=True)
+        write_atomically(folder / POINTER, target.name)
+        _drop_replaced(aside(target), target)
     return target
 
 
@@ -174,20 +219,105 @@ def _write_parts(
         torch.save(dict(callbacks), partial / CALLBACKS)
 
 
+def _check_finite(partial: Path, groups: PolicyWorkers, critics: ValueWorkers) -> None:
+    """Refuse weights that training has spoilt, which would take the place of good ones.
+
+    Raises:
+        NonFiniteWeights: There are NaN or infinite ones.
+    """
+    from drmas_pl.models.weight_files import find_non_finite
+
+    trained = [f"groups/{name}" for name, group in groups.items() if group.settings.trainable]
+    for part in (*trained, *(f"critics/{name}" for name in critics)):
+        found = find_non_finite(partial / part)
+        if found is not None:
+            raise NonFiniteWeights(
+                f"weights are not finite any more ({part}: {found}) and were not saved; go on from an earlier checkpoint with a lower "
+                "optimizer.lr, or start again"
+            )
+
+
 def _put_in_place(partial: Path, target: Path) -> None:
-    """Give a written checkpoint its name; one that has it already is moved aside."""
-    if target.exists():
-        shutil.rmtree(aside(target), ignore_errors=True)
+    """Give a written checkpoint its name; one that has it already is moved aside, and back if that fails."""
+    moved = target.exists()
+    if moved:
+        _delete(aside(target))
         os.replace(target, aside(target))
-    os.replace(partial, target)
+    try:
+        os.replace(partial, target)
+    except BaseException:
+        if moved:
+            os.replace(aside(target), target)
+        raise
+    flush_folder(target.parent)
 
 
-def prune_checkpoints(folder: Path, keep: set[str]) -> None:
-    """Delete every checkpoint whose name is not in ``keep``, and what crashes left of others."""
-    for pattern in ("iteration-*", ".writing-iteration-*", ".replaced-iteration-*"):
-        for path in folder.glob(pattern):
-            if path.name not in keep:
-                shutil.rmtree(path)
+def prune_checkpoints(folder: Path, keep: Collection[str], *, run_id: str | None = None) -> None:
+    """Delete checkpoints that a run has written and no longer needs, and what crashes left of others.
+
+    Links, files, folders with other names or of other runs, and checkpoints with files that are not theirs are left alone.
+
+    Args:
+        folder: Holds the run's checkpoints.
+        keep: Names of those that stay.
+        run_id: Mark of the run.
+    """
+    for path in list(checkpoint_names(folder)):
+        if path.name in keep or not _is_own(path, run_id):
+            continue
+        foreign = _foreign_files(path)
+        if foreign:
+            log.warning("%s is kept, since it holds %s, which the run did not write", path, foreign[0])
+        else:
+            _delete(path)
+    for path in folder.glob(".*-iteration-*") if folder.is_dir() else ():
+        if _LEFTOVER.fullmatch(path.name):
+            _delete(path)
+
+
+def _is_taken(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
+
+
+def _is_own(path: Path, run_id: str | None) -> bool:
+    """Tell whether a folder is a checkpoint that this run, or an earlier version, wrote under its present name."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError:
+        return False
+    return manifest.run_id in (None, run_id) and path.name == f"iteration-{manifest.iteration:06d}"
+
+
+def _foreign_files(path: Path) -> list[Path]:
+    """Return files in a checkpoint that were not written with it, relative to it."""
+    files = read_manifest(path).files
+    present = [file.relative_to(path) for file in path.rglob("*") if not file.is_dir()]
+    return [file for file in present if files and file.as_posix() not in {*files, MANIFEST}]
+
+
+def _drop_replaced(replaced: Path, target: Path) -> None:
+    """Delete the checkpoint that another one has taken the place of; what somebody else put into it moves there."""
+    if not replaced.is_dir():
+        return
+    for file in _foreign_files(replaced):
+        if not _is_taken(target / file):
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(replaced / file, target / file)
+    _delete(replaced)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder so that what is left after a crash is not taken for a checkpoint; links and files are left alone."""
+    if path.is_symlink() or not path.is_dir():
+        return
+    gone = path
+    if not path.name.startswith("."):
+        gone = path.with_name(f".deleted-{path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+    shutil.rmtree(gone)
 
 
 def load_checkpoint(
@@ -210,7 +340,7 @@ def load_checkpoint(
     Raises:
         CheckpointError: Agents, groups or critics differ, data changed, or a file does not fit.
     """
-    manifest = read_manifest(path)
+    manifest = read_checked(path)
     agents = {agent: name for name, group in groups.items() for agent in group.agents}
     if dict(manifest.agents) != agents:
         raise CheckpointError(

@@ -7,6 +7,7 @@ import logging
 import resource
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,10 +19,10 @@ from drmas_pl.agent import Agent
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.rollout.collector import Collector
 from drmas_pl.team import Team
-from drmas_pl.trainer.checkpoint import Manifest
 from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.evaluation import Evaluation
 from drmas_pl.trainer.fault_tolerance import StageRetry
+from drmas_pl.trainer.manifest import Manifest
 from drmas_pl.trainer.rollouts import SyncRollouts
 from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
@@ -86,6 +87,7 @@ class RunState:
     idle: int = 0
     estimator: dict[str, Any] = field(default_factory=dict)
     seconds_before: float = 0.0
+    _run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _started: float = field(default_factory=time.perf_counter)
     _iteration_started: float = 0.0
     _rollout_ended: float = 0.0
@@ -211,6 +213,7 @@ class RunState:
             agents={name: group for name, (group, _) in agents.items()},
             templates={name: template_hash(agent) for name, (_, agent) in agents.items()},
             data=dict(data),
+            run_id=self._run_id,
             state={
                 **state,
                 "best": None if self.best_at is None else self.best,
@@ -218,10 +221,16 @@ class RunState:
             },
         )
 
+    @property
+    def run_id(self) -> str:
+        """Mark by which a run knows what it has written, whichever process it runs in."""
+        return self._run_id
+
     @classmethod
-    def restore(cls, state: Mapping[str, Any]) -> RunState:
-        """Rebuild from a manifest's ``state``."""
-        restored = cls(**state)
+    def restore(cls, manifest: Manifest) -> RunState:
+        """Rebuild from a manifest."""
+        restored = cls(**manifest.state)
+        restored._run_id = manifest.run_id or restored._run_id
         restored.best = float("-inf") if restored.best_at is None else restored.best
         return restored
 

@@ -426,7 +426,7 @@ class MultiAgentTrainer(TrainerProperties):
             raise CheckpointError(
                 f"checkpoint {path} has seed {manifest.seed}, this run has seed {self.seed}; use the same seed"
             )
-        self.state = RunState.restore(manifest.state)
+        self.state = RunState.restore(manifest)
         self.estimator.load_state_dict(self.state.estimator)
         if self.iteration >= self.max_iterations:
             done = f"{self.iteration} of {self.max_iterations} iterations"
@@ -570,7 +570,7 @@ class MultiAgentTrainer(TrainerProperties):
         def load_and_play() -> Evaluation:
             if ckpt_path is not None:
                 manifest = load_checkpoint(find_checkpoint(ckpt_path), groups, data={})
-                self.state = RunState.restore(manifest.state)
+                self.state = RunState.restore(manifest)
                 self.state.enter(fn, STAGES[fn])
             return self._evaluate(phase, tasks)
 
@@ -601,7 +601,7 @@ class MultiAgentTrainer(TrainerProperties):
         names = {path.name}
         if self.keep_best and self.state.best_at is not None:
             names.add(f"iteration-{self.state.best_at:06d}")
-        prune_checkpoints(self.folder.checkpoints, names)
+        prune_checkpoints(self.folder.checkpoints, names, run_id=self.state.run_id)
         self.state.saved()
 
     def _metrics(self, rollout: RolloutBatch, batch: ScoredBatch, reports: UpdateReports) -> dict[str, float]:

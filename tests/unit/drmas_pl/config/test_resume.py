@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ import yaml
 
 from drmas_pl.config.resume import ResumePlan, plan_resume
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import Manifest
+from drmas_pl.trainer.manifest import Manifest
+from drmas_pl.utils.checksums import seal_files
 from tests.helpers.launching import configure
 
 SEARCH = ("+env=search", "+agents=hierarchy")
@@ -37,8 +36,10 @@ def make(tmp_path: Path) -> Make:
         checkpoint = folder / "checkpoints" / "iteration-000002"
         checkpoint.mkdir(parents=True)
         agents = {agent: "frozen" if agent == "answer" else "shared" for agent in config["agents"]["roles"]}
-        manifest = Manifest(2, config["seed"], agents, {}, {})
-        (checkpoint / "manifest.json").write_text(json.dumps(asdict(manifest)))
+        (checkpoint / "file").write_text("1")
+        templates = dict.fromkeys(agents, "0")
+        manifest = Manifest(2, config["seed"], agents, templates, {}, files=seal_files(checkpoint))
+        (checkpoint / "manifest.json").write_text(manifest.to_json())
         (checkpoint.parent / "last").write_text(checkpoint.name)
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         return str(folder)

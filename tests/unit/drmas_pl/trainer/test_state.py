@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.evaluation import Evaluation
+from drmas_pl.trainer.manifest import STATE
 from drmas_pl.trainer.state import RunState, limit_batches, peak_rss_mb
 from tests.helpers.toy import EvenEnv, WriterEditor
 
@@ -60,7 +62,11 @@ def test_a_state_comes_back_from_a_manifest(scores: tuple[float, ...]) -> None:
     state.idle, state.seconds_before = 3, 100.0
     manifest = state.manifest(7, {}, {"train": "abc"})
     assert (manifest.seed, manifest.iteration, manifest.data) == (7, state.iteration, {"train": "abc"})
-    back = RunState.restore(json.loads(json.dumps(manifest.state)))
+    back = RunState.restore(replace(manifest, state=json.loads(json.dumps(manifest.state))))
+    assert (
+        back.run_id == state.run_id != RunState().run_id
+        and state.manifest(7, {}, {}).state.keys() == STATE.keys()
+    )
     assert (back.iteration, back.best_at, back.best, back.idle) == (
         state.iteration,
         state.best_at,
@@ -158,5 +164,5 @@ def test_what_keeps_a_run_from_learning_is_told_once_and_kept_while_it_lasts(
     state.diagnosed(())
     state.diagnosed((second,))
     assert state.lasting == ()
-    restored = RunState.restore(state.manifest(0, {}, {}).state)
+    restored = RunState.restore(state.manifest(0, {}, {}))
     assert restored.lasting == () and restored.diagnoses == ()
