@@ -49,6 +49,7 @@ class Agent(L.LightningModule):
     Args:
         name: Name in the team; keys configuration, metrics and checkpoints.
         template: Name of one of the class's templates, a :class:`Template`, or its fields as a mapping.
+        chat_options: Arguments of the tokenizer's ``apply_chat_template`` besides those of the template, such as ``enable_thinking``.
         sampling: Sampling while training; a mapping of :class:`SamplingParams` fields works too.
         max_prompt_tokens: Prompt budget, in tokens.
         overflow: What to leave out of a prompt that exceeds it.
@@ -72,6 +73,7 @@ class Agent(L.LightningModule):
         name: str,
         *,
         template: str | Template | Mapping[str, Any] = "full",
+        chat_options: Mapping[str, Any] | None = None,
         sampling: SamplingParams | Mapping[str, Any] | None = None,
         max_prompt_tokens: int = 1024,
         overflow: Overflow = "newest",
@@ -93,6 +95,9 @@ class Agent(L.LightningModule):
             raise ValueError(f"max_prompt_tokens must be at least 1, got {max_prompt_tokens}")
         self.name = name
         self.template = self._template(template)
+        if chat_options:
+            options = {**self.template.chat_options, **chat_options}
+            self.template = replace(self.template, chat_options=options)
         self.sampling = (
             sampling if isinstance(sampling, SamplingParams) else SamplingParams(**(sampling or {}))
         )

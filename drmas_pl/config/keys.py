@@ -28,7 +28,14 @@ ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS, *ROLE_PARTS)
 OPTIMIZER_KEYS = ("lr", "schedule", "warmup_ratio")
 TARGET_KEYS = ("_target_", "_partial_")
 # mappings whose keys are names of agents, worker groups, data sources or columns
-BY_NAME = ("rollout.align_turns", "cluster.groups", "engine.groups", "data.weights", "data.columns")
+BY_NAME = (
+    "rollout.align_turns",
+    "cluster.groups",
+    "engine.groups",
+    "data.weights",
+    "data.columns",
+    "model.chat_options",
+)
 
 
 def check_keys(
@@ -148,6 +155,8 @@ def _part_keys(config: Mapping[str, Any], section: str) -> tuple[str, ...]:
 
 def _open(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield prefixes below which anything goes: targets with ``**kwargs``, and mappings that are one argument's value."""
+    for role in (config.get("agents") or {}).get("roles") or {}:
+        yield from (f"agents.roles.{role}.{name}chat_options." for name in ("", "model."))
     for prefix, node, taken in _targets(config):
         if taken.takes_any:
             yield prefix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ class ModelSettings:
         dtype: Data type of the weights.
         attn_implementation: As in Transformers; None leaves the choice to it.
         chat_template: Jinja template in the place of the tokenizer's own, or a file that holds it.
+        chat_options: What the chat template is told besides the messages, such as ``enable_thinking``.
         threads: CPU threads of torch; None leaves the choice to it.
     """
 
@@ -36,6 +37,7 @@ class ModelSettings:
     dtype: Literal["float32", "bfloat16", "float16"]
     attn_implementation: str | None
     chat_template: str | None = None
+    chat_options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None
 
 

@@ -145,6 +145,7 @@ def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
         **{key: config["rollout"][key] for key in TURNS},
     }
     role |= {key: value for key, value in run_wide.items() if role.get(key) is None}
+    role["chat_options"] = {**model.chat_options, **(role.get("chat_options") or {})}
     own_sampling = settings(SamplingParams, sampling, f"{where}.sampling")
     agent: Agent = build(role, where, name, sampling=own_sampling, objective=objective, optimizer=optimizer)
     return AgentBinding(agent, model.path, trainable=trainable, optimizer=optimizer, update=update)

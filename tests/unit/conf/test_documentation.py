@@ -32,6 +32,7 @@ PLAYED = [
 WHOLE = (
     "agents.roles",
     "advantage.inner",
+    "model.chat_options",
     "advantage.parents",
     "rollout.align_turns",
     "cluster.groups",

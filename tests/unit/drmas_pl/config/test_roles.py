@@ -193,6 +193,33 @@ def test_a_chat_template_of_a_role_is_its_own() -> None:
         loaded_models(["solver", "verifier"], run)
 
 
+def test_chat_options_reach_the_chat_template_and_a_roles_own_count_more() -> None:
+    words = (
+        "model.chat_options.enable_thinking=false",
+        "agents.roles.verifier.chat_options.enable_thinking=true",
+    )
+    run = configure("+env=math", "+agents=loop", "model=tiny_random", "output_dir=run", *words)
+    found = {name: build_binding(name, run).agent.template.chat_options for name in ("solver", "verifier")}
+    assert found == {"solver": {"enable_thinking": False}, "verifier": {"enable_thinking": True}}
+    own = {"path": "random:llama-tiny", "chat_options": {"tools": None}}
+    agent = build_binding("solver", config(agents__roles__solver__model=own)).agent
+    assert agent.template.chat_options == {"tools": None}
+
+
+@pytest.mark.parametrize("model", ["qwen3-4b", "qwen3-8b"])
+def test_qwen3_does_not_think_unless_asked_to(model: str) -> None:
+    run = configure("+env=math", "+agents=loop", f"model={model}", "output_dir=run")
+    assert role_model("solver", run).chat_options == {"enable_thinking": False}
+    run = configure(
+        "+env=math",
+        "+agents=loop",
+        f"model={model}",
+        "output_dir=run",
+        "model.chat_options.enable_thinking=true",
+    )
+    assert role_model("solver", run).chat_options == {"enable_thinking": True}
+
+
 def test_a_chat_template_must_be_readable() -> None:
     with pytest.raises(ConfigError, match=r"model.chat_template must be a Jinja template .* 'nowhere.jinja'"):
         with_chat_templates(config(model__chat_template="nowhere.jinja"))
