@@ -72,6 +72,14 @@ class Engine:
         """Whether nothing is under way that needs :meth:`step` to advance; always true of engines that work by themselves."""
         return not self._submitted
 
+    @property
+    def needs_steps(self) -> bool:
+        """Whether it advances in :meth:`step` alone; an engine that has a :meth:`submit` of its own and no steps works by itself."""
+        kind = type(self)
+        return kind.submit is Engine.submit or not (
+            kind.step is Engine.step and kind.begin_step is Engine.begin_step
+        )
+
     def step(self) -> None:
         """Advance what is under way: admit what was submitted, sample some tokens, and resolve the futures of what is done."""
         self.begin_step()()

@@ -1,7 +1,7 @@
-"""Plays many trajectories at once: each is its own coroutine, engines generate whatever is pending.
+"""Plays many trajectories at once: each is its own coroutine, which goes on the moment that its own completion is there.
 
-A batch is generated when every running trajectory waits for one, so its composition depends on the game alone and two runs with
-one seed see the same batches. A trajectory that raises is recorded as failed with its cause and never as reward 0.
+When it may go on is the business of :mod:`drmas_pl.rollout.scheduler`; what is sampled depends on prompts and derived seeds alone. A
+trajectory that raises is recorded as failed with its cause and never as reward 0.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
-from drmas_pl.engines.request_batcher import RequestBatcher
 from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
+from drmas_pl.rollout.env_threads import EnvExecutor, EnvThreads
+from drmas_pl.rollout.scheduler import Scheduler
+from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
@@ -68,6 +71,10 @@ class Collector:
         agents: Agents by name; every name in ``team.possible_agents`` must be there.
         max_calls: Bound on LLM calls per trajectory, against teams that never end.
         env_workers: Threads for environment steps; 0 steps in the event loop, right for environments that answer at once.
+        env_latency: Engine steps after which a trajectory goes on whose environment step ran in a thread, for engines that compute in this
+            process; equal runs then see equal batches, however long the environment takes.
+        env_timeout: Seconds that an environment step may take in a thread before its trajectory fails; None sets no limit.
+        env_executor: Makes what runs environment steps, in place of threads.
         max_concurrent: Largest number of trajectories played at a time; None plays all.
         retries: How often a trajectory that raised is played again from its start.
         max_failed_share: Share of failed trajectories above which the run stops.
@@ -85,6 +92,9 @@ class Collector:
         *,
         max_calls: int = 64,
         env_workers: int = 0,
+        env_latency: int = 4,
+        env_timeout: float | None = None,
+        env_executor: Callable[[], EnvExecutor] | None = None,
         max_concurrent: int | None = None,
         retries: int = 0,
         max_failed_share: float = 0.2,
@@ -105,36 +115,87 @@ class Collector:
         self.agents = dict(agents)
         self.max_calls = max_calls
         self.env_workers = env_workers
+        self.env_latency = env_latency
+        self.env_timeout = env_timeout
+        self.env_executor = env_executor
         self.max_concurrent = max_concurrent
         self.retries = retries
         self.max_failed_share = max_failed_share
         self.failures = FailureLog(failure_log)
 
-    def collect(self, tasks: Sequence[Task], engines: Mapping[str, Engine], phase: Phase) -> list[Trajectory]:
+    def collect(
+        self,
+        tasks: Sequence[Task],
+        engines: Mapping[str, Engine],
+        phase: Phase,
+        *,
+        timeline: Timeline | None = None,
+        stop: Future[None] | None = None,
+    ) -> list[Trajectory]:
         """Play ``phase.samples`` trajectories per task.
 
         Args:
             tasks: Tasks to play; one that comes again is played again, its samples numbered on.
             engines: Awake engine by agent name; agents of one worker group share one object.
             phase: Purpose, seeds and sampling.
+            timeline: Where to note what trajectories wait for.
+            stop: Ends the collection once it is resolved, from any thread.
 
         Returns:
             Trajectories ordered by task, then sample.
 
         Raises:
             TrainingStopped: More trajectories failed than ``max_failed_share`` allows, with the first cause in the message; or a guard
-                of the environment ended the run.
+                of the environment ended the run; or it was stopped.
             GroupLost: A process that generates died; the collection can be repeated once its group runs again.
         """
+        # entered in this thread, so that a Ctrl-C inside user code is told from an error of that code
+        with Containment() as containment:
+            return _run(self._collect(tasks, engines, phase, timeline, stop, containment))
+
+    async def collect_async(
+        self,
+        tasks: Sequence[Task],
+        engines: Mapping[str, Engine],
+        phase: Phase,
+        *,
+        timeline: Timeline | None = None,
+        stop: Future[None] | None = None,
+    ) -> list[Trajectory]:
+        """Play in the event loop that runs; see :meth:`collect`."""
+        with Containment() as containment:
+            return await self._collect(tasks, engines, phase, timeline, stop, containment)
+
+    def make_env_executor(self) -> EnvExecutor | None:
+        """Return what runs the environment steps of one collection; None runs them in the event loop."""
+        if self.env_executor is not None:
+            return self.env_executor()
+        return EnvThreads(self.env_workers) if self.env_workers else None
+
+    async def _collect(
+        self,
+        tasks: Sequence[Task],
+        engines: Mapping[str, Engine],
+        phase: Phase,
+        timeline: Timeline | None,
+        stop: Future[None] | None,
+        containment: Containment,
+    ) -> list[Trajectory]:
         played: Counter[str] = Counter()
         jobs = []
         for task in tasks:
             jobs += [(task, played[task.id] + sample) for sample in range(phase.samples)]
             played[task.id] += phase.samples
-        with _Session(self, engines, phase) as session, _rare_garbage_collection():
-            trajectories = _run(session.run(jobs))
+        session = _Session(self, engines, phase, containment=containment, timeline=timeline or Timeline())
+        with _rare_garbage_collection():
+            trajectories = await _until(stop, session.run(jobs))
         if len(trajectories) != len(jobs):
             raise BatchError(f"expected {len(tasks)} x {phase.samples} trajectories, got {len(trajectories)}")
+        self._check_failures(trajectories)
+        return trajectories
+
+    def _check_failures(self, trajectories: Sequence[Trajectory]) -> None:
+        """Say that trajectories failed, and stop the run if too many did."""
         failed = [trajectory for trajectory in trajectories if trajectory.failed]
         if failed:
             log.warning(
@@ -149,7 +210,6 @@ class Collector:
                 f"{len(failed)} of {len(trajectories)} trajectories failed, more than max_failed_share={self.max_failed_share} allows; "
                 f"first cause (task {failed[0].task.id!r}): {failed[0].cause}{self._tracebacks()}"
             )
-        return trajectories
 
     def _tracebacks(self) -> str:
         return "" if self.failures.path is None else f"; tracebacks are in {self.failures.path}"
@@ -185,60 +245,61 @@ def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one agent is asked."""
+
+    agent: Agent
+    prompt: Prompt
+    request: GenerationRequest
+
+
 class _Session:
     """One call of :meth:`Collector.collect`."""
 
-    def __init__(self, collector: Collector, engines: Mapping[str, Engine], phase: Phase) -> None:
-        self.collector, self.phase = collector, phase
-        shared = {id(engine): RequestBatcher(engine) for engine in engines.values()}
-        self.pending = {agent: shared[id(engine)] for agent, engine in engines.items()}
-        self.queues = list(shared.values())
-        self.running = self.waiting = 0
+    def __init__(
+        self,
+        collector: Collector,
+        engines: Mapping[str, Engine],
+        phase: Phase,
+        *,
+        containment: Containment,
+        timeline: Timeline,
+    ) -> None:
+        self.collector = collector
+        self.engines = engines
+        self.phase = phase
+        self.containment = containment
+        self.timeline = timeline
         greedy = all(self.sampling(agent).temperature == 0 for agent in collector.agents.values())
         self.mode: Mode = "greedy" if greedy else "sampled"
-        self.pool = ThreadPoolExecutor(collector.env_workers) if collector.env_workers else None
-        self.containment = Containment()
-
-    def __enter__(self) -> _Session:
-        self.containment.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.containment.__exit__()
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+        self.env_executor = collector.make_env_executor()
+        self.scheduler = Scheduler(
+            engines.values(),
+            env_executor=self.env_executor,
+            env_latency=collector.env_latency,
+            env_timeout=collector.env_timeout,
+        )
 
     async def run(self, jobs: Sequence[tuple[Task, int]]) -> list[Trajectory]:
-        """Play every job; generate whenever all running trajectories wait."""
-        self.all_wait = asyncio.Event()
-        places = asyncio.Semaphore(self.collector.max_concurrent or max(len(jobs), 1))
+        """Play every job, at most ``max_concurrent`` at a time, and begin with the first."""
+        found: dict[int, Trajectory] = {}
+        waiting = iter(enumerate(jobs))
 
-        async def place(task: Task, sample: int) -> Trajectory:
-            async with places:
-                self.running += 1
-                try:
-                    return await self.play(task, sample)
-                finally:
-                    self.running -= 1
-                    self.check()
+        async def work() -> None:
+            for place, (task, sample) in waiting:
+                found[place] = await self.play(task, sample)
 
-        players = asyncio.gather(*(place(task, sample) for task, sample in jobs))
-        # after Ctrl-C nobody asks for the result any more, which asyncio would report as an error that was forgotten
-        players.add_done_callback(lambda future: future.cancelled() or future.exception())
-        while not players.done():
-            signal: asyncio.Future[Any] = asyncio.ensure_future(self.all_wait.wait())
-            await asyncio.wait({signal, players}, return_when=asyncio.FIRST_COMPLETED)
-            signal.cancel()
-            self.all_wait.clear()
-            if self.waiting and self.waiting == self.running:
-                for finish in [queue.begin() for queue in self.queues]:
-                    finish()
-        return await players
-
-    def check(self) -> None:
-        """Wake the generator when nothing else can move."""
-        if self.waiting == self.running:
-            self.all_wait.set()
+        workers = min(self.collector.max_concurrent or len(jobs), len(jobs))
+        self.clock = asyncio.get_running_loop().time
+        started = self.clock()
+        try:
+            await self.scheduler.run([work() for _ in range(workers)])
+        finally:
+            self.timeline.seconds += self.clock() - started
+            if self.env_executor is not None:
+                self.env_executor.shutdown()
+        return [found[place] for place in sorted(found)]
 
     async def play(self, task: Task, sample: int) -> Trajectory:
         """Play one trajectory, again after a fault, and turn what remains a fault into a record."""
@@ -260,16 +321,17 @@ class _Session:
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
         phase, team = self.phase, self.containment.call(self.collector.team.clone)
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
+        number = self.timeline.begin_trajectory()
         _speaker.set(None)
-        observation, _ = await self.step(lambda: team.reset(seed=seed % (1 << 32), options={"task": task}))
+        observation, _ = await self.environment(
+            number, lambda: team.reset(seed=seed % (1 << 32), options={"task": task})
+        )
         turns: list[Turn] = []
         counts: dict[str, int] = {}
         reward, terminated, info = 0.0, False, {}
         while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
-            _speaker.set(name)
-            spoken = await self.speak(
-                team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns))
-            )
+            request = self.ask(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
+            (spoken,) = await self.speak(number, [request])
             turn = replace(
                 spoken,
                 index=len(turns),
@@ -277,7 +339,10 @@ class _Session:
                 step=team.turn,
                 observation=observation,
             )
-            told, gained, terminated, _, info = await self.step(lambda turn=turn: team.step(turn.parsed))  # type: ignore[misc]
+            told, gained, terminated, _, info = await self.environment(
+                number,
+                lambda turn=turn: team.step(turn.parsed),  # type: ignore[misc]
+            )
             observation = told if team.turn > turn.step else observation
             turns.append(replace(turn, reward=gained, local_reward=info["local_reward"]))
             counts[name] = counts.get(name, 0) + 1
@@ -296,35 +361,74 @@ class _Session:
             mode=self.mode,
         )
 
-    async def speak(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> Turn:
-        """Have one agent sample its utterance."""
+    def ask(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> _Call:
+        """Render what one agent sees now."""
+        _speaker.set(name)
         agent = self.collector.agents[name]
         prompt = self.containment.call(lambda: agent.render(team.observe(name)))
-        sampling = self.sampling(agent)
-        completion = await self.generate(name, GenerationRequest(prompt.ids, sampling, seed, order))
-        if completion.finish_reason == "abort":
-            raise EngineError(
-                f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
-            )
-        return self.containment.call(lambda: spoken_turn(agent, prompt, completion))
+        return _Call(agent, prompt, GenerationRequest(prompt.ids, self.sampling(agent), seed, order))
+
+    async def speak(self, number: int, calls: Sequence[_Call]) -> list[Turn]:
+        """Have agents sample their utterances, all at the same time, and return them in order."""
+        started = self.clock()
+        completions = await self.scheduler.complete(
+            [(self.engines[call.agent.name], call.request) for call in calls]
+        )
+        ended = self.clock()
+        turns = []
+        for call, completion in zip(calls, completions):
+            name = call.agent.name
+            _speaker.set(name)
+            self.timeline.spans.append(Span(number, name, started, ended, len(completion.token_ids)))
+            if completion.finish_reason == "abort":
+                raise EngineError(
+                    f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
+                )
+            turns.append(self.containment.call(partial(spoken_turn, call.agent, call.prompt, completion)))
+        return turns
 
     def sampling(self, agent: Agent) -> SamplingParams:
         """Return the agent's sampling with the phase's overrides."""
         return replace(agent.sampling, **self.phase.sampling) if self.phase.sampling else agent.sampling
 
-    async def generate(self, name: str, request: GenerationRequest) -> Completion:
-        self.waiting += 1
-        asyncio.get_running_loop().call_soon(self.check)
-        try:
-            return await self.pending[name].submit(request)
-        finally:
-            self.waiting -= 1
+    async def environment(self, number: int, call: Callable[[], Any]) -> Any:
+        """Run environment code, in a thread when there are threads for it."""
+        started = self.clock()
+        if self.env_executor is None:
+            found = self.containment.call(call)
+        else:
+            found = await self.scheduler.environment(partial(self.containment.call, call))
+        self.timeline.spans.append(Span(number, None, started, self.clock()))
+        return found
 
-    async def step(self, call: Callable[[], Any]) -> Any:
-        """Run environment code in a thread when there are threads for it."""
-        if self.pool is None:
-            return self.containment.call(call)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, self.containment.call, call)
+
+async def _until(
+    stop: Future[None] | None, session: Coroutine[Any, Any, list[Trajectory]]
+) -> list[Trajectory]:
+    """Run a session to its end, or until ``stop`` is resolved."""
+    if stop is None:
+        return await session
+    loop = asyncio.get_running_loop()
+    playing = asyncio.ensure_future(session)
+    halted = False
+
+    def halt() -> None:
+        nonlocal halted
+        halted = True
+        playing.cancel()
+
+    def end(_: Future[None]) -> None:
+        # a loop that is closed has nothing to end
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(halt)
+
+    stop.add_done_callback(end)
+    try:
+        return await playing
+    except asyncio.CancelledError:
+        if not halted:
+            raise
+        raise TrainingStopped("the run ended while trajectories were played") from None
 
 
 @contextmanager

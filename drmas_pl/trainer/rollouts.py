@@ -16,12 +16,11 @@ iteration, and is part of a checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from drmas_pl.agent import Agent
@@ -29,14 +28,14 @@ from drmas_pl.algorithms.credit_rules import CreditRule
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import BatchError, ConfigError, TrainingStopped
+from drmas_pl.errors import BatchError, ConfigError
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch, sample_rollout, tasks_with_signal
 from drmas_pl.team import Team
 from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.metrics import staleness_metrics
 from drmas_pl.trainer.settings import RolloutSettings
-from drmas_pl.types import Completion, GenerationRequest, Trajectory
+from drmas_pl.types import Trajectory
 from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
 from drmas_pl.workers.engine_phases import Residency, awake_engines, engines_ahead
 from drmas_pl.workers.protocols import PolicyWorkers
@@ -51,6 +50,8 @@ def make_collector(
         agents,
         max_calls=settings.max_calls,
         env_workers=settings.env_workers,
+        env_latency=settings.env_latency,
+        env_timeout=settings.env_timeout,
         max_concurrent=settings.max_concurrent,
         retries=settings.retries,
         max_failed_share=settings.max_failed_share,
@@ -90,6 +91,8 @@ class SyncRollouts:
         self.seed = seed
         self.retry = retry
         self._sync_seconds = 0.0
+        # resolved, it ends what is being sampled
+        self._stop: Future[None] | None = None
 
     def next(self, index: int) -> RolloutBatch:
         """Return the rollout of an iteration, counted from 0.
@@ -139,7 +142,7 @@ class SyncRollouts:
         phase = Phase("train", self.seed, index, self.settings.samples)
         rollout = sample_rollout(
             self.data,
-            lambda tasks: self.collector.collect(tasks, engines, phase),
+            lambda tasks: self.collector.collect(tasks, engines, phase, stop=self._stop),
             iteration=index,
             max_draws=self.settings.max_draws,
             with_signal=self._with_signal,
@@ -185,7 +188,6 @@ class AsyncRollouts(SyncRollouts):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._future: Future[tuple[RolloutBatch, float]] | None = None
         self._phase = ExitStack()
-        self._closed = Event()
 
     def next(self, index: int) -> RolloutBatch:
         """Return the rollout of an iteration, and begin to sample the next one with the newest weights.
@@ -229,8 +231,9 @@ class AsyncRollouts(SyncRollouts):
         return self._complete
 
     def close(self) -> None:
-        """End what is being sampled with its next request, and forget it."""
-        self._closed.set()
+        """End what is being sampled, and forget it."""
+        if self._stop is not None and not self._stop.done():
+            self._stop.set_result(None)
         with suppress(Exception):
             self.drain()
         self._thread.shutdown()
@@ -248,35 +251,14 @@ class AsyncRollouts(SyncRollouts):
             for group in self.groups.values():
                 sync.begin(group)
         engines = self._phase.enter_context(engines_ahead(self.groups))
-        # agents that share an engine must share what stands for it, so that their requests are batched together
-        guarded = {id(engine): _ClosableEngine(engine, self._closed) for engine in engines.values()}
-        by_agent = {agent: guarded[id(engine)] for agent, engine in engines.items()}
+        self._stop = Future()
         self._began = time.perf_counter()
-        self._future = self._thread.submit(self._sample_timed, by_agent, self.weights_versions(), index)
+        self._future = self._thread.submit(self._sample_timed, engines, self.weights_versions(), index)
 
     def _sample_timed(
         self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int
     ) -> tuple[RolloutBatch, float]:
         return self._sample(engines, versions, index), time.perf_counter()
-
-
-class _ClosableEngine(Engine):
-    """Refuses every request once the run has ended."""
-
-    def __init__(self, engine: Engine, closed: Event) -> None:
-        self._engine = engine
-        self._closed = closed
-        self.context_length = engine.context_length
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once."""
-        return self.begin(requests)()
-
-    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
-        """Begin to continue every prompt."""
-        if self._closed.is_set():
-            raise TrainingStopped("the run ended while its next iteration was played")
-        return self._engine.begin(requests)
 
 
 def check_staleness(versions: Mapping[str, int], newest: Mapping[str, int]) -> None:

@@ -21,6 +21,8 @@ class RolloutSettings:
         align_turns: D by agent name: turns of the agent that each trajectory trains, others dropped or repeated at random.
         max_calls: Bound on LLM calls per trajectory.
         env_workers: Threads for environment steps; 0 steps in the event loop.
+        env_latency: Engine steps after which a trajectory goes on whose environment step ran in a thread, with engines of this process.
+        env_timeout: Seconds that an environment step may take in a thread; None sets no limit.
         residency: Whether ``all`` engines are awake during a rollout phase, or ``one`` at a time.
         staleness: Updates that the weights which play may be behind: 0 plays and learns in turns, 1 plays the next iteration while this
             one's groups learn.
@@ -35,6 +37,8 @@ class RolloutSettings:
     align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
     env_workers: int = 0
+    env_latency: int = 4
+    env_timeout: float | None = None
     residency: Residency = "all"
     staleness: Literal[0, 1] = 0
     max_concurrent: int | None = None
@@ -51,12 +55,19 @@ class RolloutSettings:
             "max_idle_iterations": 1,
             "max_concurrent": 1,
             "env_workers": 0,
+            "env_latency": 0,
             "retries": 0,
         }
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ValueError(f"rollout.{name} must be at least {low}, got {value}")
+        if self.env_timeout is not None and self.env_timeout <= 0:
+            raise ValueError(f"rollout.env_timeout must be above 0 seconds, or None, got {self.env_timeout}")
+        if self.env_timeout is not None and not self.env_workers:
+            raise ValueError(
+                f"rollout.env_timeout={self.env_timeout} limits environment steps in threads; set rollout.env_workers"
+            )
         if any(turns < 1 for turns in self.align_turns.values()):
             raise ValueError(
                 f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}"

@@ -6,11 +6,13 @@ import asyncio
 import gc
 import logging
 import math
+import random
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import numpy as np
 import pytest
 import torch
 
+from drmas_pl.algorithms.estimators import GroupNormalizer
+from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.engines.transformers import TransformersEngine
@@ -29,9 +33,11 @@ from drmas_pl.team import Move
 from drmas_pl.testing import tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, Task, Trajectory
 from tests.helpers.pace import allowed
+from tests.helpers.timed_engines import Remembering, SteppedEngine, ThreadedEngine, random_delays
 from tests.helpers.toy import EvenEnv, Speaker, WriterEditor, make_tasks
 
 POLICY, TOKENIZER = tiny_policy(seed=1, context_length=128)
+SAMPLES = Remembering(TransformersEngine(POLICY, TOKENIZER))
 TRAIN = Phase("train", seed=5, samples=4)
 
 
@@ -45,6 +51,16 @@ class Recorder(Engine):
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         self.batches.append(list(requests))
         return self.inner.generate(requests)
+
+
+class BatchEngine(Engine):
+    """Answers every batch at once."""
+
+    def __init__(self, answer: Callable[[GenerationRequest], Completion]) -> None:
+        self.answer = answer
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        return [self.answer(request) for request in requests]
 
 
 def sampler(**settings: Any) -> Recorder:
@@ -151,9 +167,160 @@ def test_chunks_of_generation_do_not_change_what_is_played(budget: int) -> None:
 
 def test_equal_runs_see_equal_batches() -> None:
     first, second = sampler(), sampler()
-    play(first), play(second, env_workers=4)
+    play(first), play(second)
     assert first.batches == second.batches
     assert [len(batch) for batch in first.batches[:2]] == [12, 12]
+
+
+def test_threads_for_the_environment_do_not_decide_what_is_generated_together() -> None:
+    class Uneven(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            time.sleep(random.random() * 0.004)
+            return super().act(action)
+
+    found = []
+    for workers in (1, 2, 7):
+        engine = SteppedEngine(SAMPLES, lambda asked: 1 + asked.seed % 5)
+        played = play(engine, env=Uneven, env_workers=workers, env_latency=2)
+        found.append((ids(played), engine.batches))
+    assert found[0] == found[1] == found[2]
+    assert len({len(batch) for batch in found[0][1]}) > 2
+
+
+@pytest.mark.parametrize("concurrent", [1, 2, 5])
+def test_tasks_begin_in_order_and_no_more_than_allowed_are_played_at_a_time(concurrent: int) -> None:
+    begun: list[str] = []
+
+    class Noting(EvenEnv):
+        def begin(self, task: Task) -> str:
+            begun.append(task.id)
+            return super().begin(task)
+
+    engine = SteppedEngine(SAMPLES, lambda asked: 1 + asked.seed % 5)
+    play(engine, env=Noting, max_concurrent=concurrent)
+    assert begun == [f"toy-{number}" for number in range(3) for _ in range(4)]
+    at_a_time = [len({request.order[:2] for request in batch}) for batch in engine.batches]
+    assert max(at_a_time) == concurrent
+    # a place is taken again at once
+    assert at_a_time.count(concurrent) > len(at_a_time) / 2
+
+
+def test_a_trajectory_with_short_answers_is_over_while_others_wait_for_their_first() -> None:
+    engine = SteppedEngine(SAMPLES, lambda asked: 50 if asked.order[:2] == ("toy-0", 0) else 1)
+    play(engine)
+    assert {request.order[:2] for request in engine.batches[20]} == {("toy-0", 0)}
+
+
+@pytest.mark.parametrize("schedule", range(50))
+def test_delays_change_nothing_about_what_is_played(schedule: int) -> None:
+    rng = random.Random(schedule)
+    pause = random_delays(rng, 0.003)
+
+    class Uneven(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            time.sleep(pause(action))
+            return super().act(action)
+
+    threaded = ThreadedEngine(SAMPLES, random_delays(rng, 0.003))
+    stepped = SteppedEngine(SAMPLES, lambda asked: rng.randint(1, 6))
+    engines = [threaded, stepped] if schedule % 3 else [threaded, threaded]
+    played = collector(
+        env=Uneven, env_workers=rng.choice((0, 1, 3, 12)), max_concurrent=rng.choice((None, 1, 5))
+    ).collect(make_tasks(3), dict(zip(("writer", "editor"), engines)), TRAIN)
+    threaded.close()
+    reference = play(BatchEngine(SAMPLES))
+    assert played == reference
+    batches = [
+        build_turn_batch(trajectories, collector().agents, credit=None)
+        for trajectories in (played, reference)
+    ]
+    assert torch.equal(*(GroupNormalizer()(batch) for batch in batches))
+
+
+def test_a_collection_that_is_stopped_gives_up_what_it_has_asked() -> None:
+    engine = ThreadedEngine(SAMPLES, lambda asked: 0.0 if asked.order[2] == 0 else 600.0)
+    stop: Future[None] = Future()
+    threading.Timer(0.1, lambda: stop.set_result(None)).start()
+    agents = collector()
+    with pytest.raises(TrainingStopped, match="the run ended while trajectories were played"):
+        agents.collect(make_tasks(1), dict.fromkeys(("writer", "editor"), engine), TRAIN, stop=stop)
+    assert all(future.done() for future in engine.futures)
+    assert sum(future.cancelled() for future in engine.futures) == 4
+    engine.close()
+
+
+def test_a_collection_of_a_run_that_has_ended_does_not_begin() -> None:
+    stop: Future[None] = Future()
+    stop.set_result(None)
+    engine = scripted()
+    with pytest.raises(TrainingStopped, match="the run ended"):
+        collector().collect(make_tasks(1), dict.fromkeys(("writer", "editor"), engine), TRAIN, stop=stop)
+    assert len(engine.batches) <= 1
+
+
+def test_a_collection_may_be_awaited() -> None:
+    async def main() -> list[Trajectory]:
+        engine = sampler()
+        return await collector().collect_async(
+            make_tasks(3), dict.fromkeys(("writer", "editor"), engine), TRAIN
+        )
+
+    assert ids(asyncio.run(main())) == ids(play(sampler()))
+
+
+def test_an_environment_that_hangs_fails_its_trajectory_which_may_be_played_again() -> None:
+    hangs = threading.Event()
+
+    class Hanging(EvenEnv):
+        started: dict[str, int] = {}
+
+        def act(self, action: str) -> StepResult:
+            assert self.task is not None
+            self.started[self.task.id] = self.started.get(self.task.id, 0) + 1
+            if self.task.id == "toy-1" or self.started[self.task.id] == 1:
+                hangs.wait(60)
+            return super().act(action)
+
+    settings: dict[str, Any] = {"env_workers": 2, "env_timeout": 0.1, "retries": 1, "max_failed_share": 1.0}
+    played = play(scripted("aa"), make_tasks(3), Phase("train"), env=Hanging, **settings)
+    hangs.set()
+    assert [trajectory.failed for trajectory in played] == [False, True, False]
+    assert str(played[1].cause).startswith(
+        "EnvironmentFault: an environment step took longer than env_timeout=0.1 s"
+    )
+
+
+def test_ctrl_c_does_not_wait_for_an_environment_that_hangs() -> None:
+    hangs = threading.Event()
+
+    class Hanging(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            hangs.wait(60)
+            return super().act(action)
+
+    def press(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, press)
+    started = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(scripted("aa"), make_tasks(3), env=Hanging, env_workers=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        hangs.set()
+    assert time.perf_counter() - started < allowed(5)
+
+
+def test_the_failure_of_one_trajectory_costs_the_run_what_is_under_way() -> None:
+    engine = ThreadedEngine(SAMPLES, lambda asked: 0.0 if asked.order[0] == "toy-1" else 600.0)
+    env = faulty(lambda task, start: task.id == "toy-1", TrainingStopped("the search engine is down"))
+    with pytest.raises(TrainingStopped, match="the search engine is down"):
+        play(engine, make_tasks(2), Phase("train"), env=env)
+    assert all(future.done() for future in engine.futures)
+    engine.close()
 
 
 def test_seeds_differ_between_samples_turns_agents_tasks_iterations_phases_and_runs() -> None:

@@ -104,7 +104,9 @@ def test_an_earlier_part_of_the_run_may_have_played_already(
     second.close()
 
 
-def test_stopping_ends_with_the_next_request(groups: dict[str, PolicyWorker], tmp_path: Any) -> None:
+def test_stopping_ends_with_the_batch_that_is_generated(
+    groups: dict[str, PolicyWorker], tmp_path: Any
+) -> None:
     rollouts = make_rollouts(groups, tmp_path)
     rollouts.next(0)
     rollouts.drain()
@@ -114,10 +116,10 @@ def test_stopping_ends_with_the_next_request(groups: dict[str, PolicyWorker], tm
         engine.open.clear()
     before = sum(engine.asked for engine in engines)
     rollouts._begin(1)
-    rollouts._closed.set()
+    rollouts._stop.set_result(None)
     for engine in engines:
         engine.open.set()
-    with pytest.raises(TrainingStopped, match="the run ended while its next iteration was played"):
+    with pytest.raises(TrainingStopped, match="the run ended while trajectories were played"):
         rollouts.drain()
     assert sum(engine.asked for engine in engines) <= before + 1
     rollouts.close()

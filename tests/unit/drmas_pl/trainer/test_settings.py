@@ -23,6 +23,15 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
         ({"max_idle_iterations": 0}, "rollout.max_idle_iterations must be at least 1, got 0"),
         ({"max_concurrent": 0}, "rollout.max_concurrent must be at least 1, got 0"),
         ({"env_workers": -1}, "rollout.env_workers must be at least 0, got -1"),
+        ({"env_latency": -1}, "rollout.env_latency must be at least 0, got -1"),
+        (
+            {"env_timeout": 0, "env_workers": 1},
+            "rollout.env_timeout must be above 0 seconds, or None, got 0",
+        ),
+        (
+            {"env_timeout": 5.0},
+            r"rollout.env_timeout=5.0 limits environment steps in threads; set rollout.env_workers",
+        ),
         ({"retries": -1}, "rollout.retries must be at least 0, got -1"),
         ({"staleness": 2}, "rollout.staleness must be 0 or 1, got 2"),
         ({"max_failed_share": 1.5}, r"rollout.max_failed_share must be in \[0, 1\], got 1.5"),

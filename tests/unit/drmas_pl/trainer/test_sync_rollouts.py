@@ -67,10 +67,19 @@ def test_engines_that_wake_one_at_a_time_are_not_idle(tmp_path: Path, residency:
 
 
 def test_settings_reach_the_collector() -> None:
-    settings = RolloutSettings(max_calls=1, env_workers=2, max_concurrent=5, retries=1, max_failed_share=0.5)
+    settings = RolloutSettings(
+        max_calls=1,
+        env_workers=2,
+        env_latency=7,
+        env_timeout=9.0,
+        max_concurrent=5,
+        retries=1,
+        max_failed_share=0.5,
+    )
     groups = make_groups(Fabric(accelerator="cpu", devices=1))
     agents = {name: agent for group in groups.values() for name, agent in group.agents.items()}
     made = make_collector(WriterEditor(EvenEnv()), agents, settings)
+    assert (made.env_latency, made.env_timeout) == (7, 9.0)
     assert [made.max_calls, made.env_workers, made.max_concurrent, made.retries, made.max_failed_share] == [
         1,
         2,
