@@ -1,13 +1,14 @@
 """The environment a team plays in: a Gymnasium environment whose observations and actions are text.
 
-An environment knows rules, tools and reward; it knows no agents. Authors subclass :class:`TextEnv` and write two methods,
-``begin`` and ``act``. Episodes start from a :class:`~drmas_pl.types.Task`, passed through ``reset(options={"task": task})``
-or drawn from the environment's own tasks. There is no autoreset.
+An environment knows rules, tools and reward; of agents it knows at most the names of those that it pays. Authors subclass
+:class:`TextEnv` and write two methods, ``begin`` and ``act``. Episodes start from a :class:`~drmas_pl.types.Task`, passed through
+``reset(options={"task": task})`` or drawn from the environment's own tasks. There is no autoreset.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class StepResult:
         truncated: A limit ended it; never a success.
         success: The task counts as solved; only read when the episode is over.
         metrics: Numbers to be averaged over trajectories; one that has none of a name counts as 0 unless ``metric_info`` says otherwise.
+        rewards: What single agents are paid besides, by name, at any step, also agents that spoke long ago.
     """
 
     observation: str
@@ -75,6 +77,7 @@ class StepResult:
     truncated: bool = False
     success: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 Outcome = tuple[str, float, bool, bool, dict[str, Any]]
@@ -91,7 +94,7 @@ def as_outcome(
         reward: Must be a finite number.
         terminated: Must be a truth value.
         truncated: Must be a truth value.
-        info: Must be a mapping; ``success`` and ``metrics`` are filled in where they are missing.
+        info: Must be a mapping; ``success``, ``metrics`` and ``rewards`` are filled in where they are missing.
 
     Raises:
         ContractError: Something is of another type, or a number is not finite.
@@ -107,8 +110,36 @@ def as_outcome(
             **info,
             "success": to_flag(f"{what}: success", info.get("success", False)),
             "metrics": to_metrics(f"{what}: metrics", info.get("metrics", {})),
+            "rewards": to_metrics(f"{what}: rewards", info.get("rewards", {})),
         },
     )
+
+
+def write_joint_action(actions: Mapping[str, str]) -> str:
+    """Write the actions of agents that move at once as the one text that an environment is given.
+
+    Args:
+        actions: Action of each agent by name.
+
+    >>> write_joint_action({"first": "rock", "second": "paper"})
+    '{"first": "rock", "second": "paper"}'
+    """
+    return json.dumps(dict(actions), ensure_ascii=False)
+
+
+def read_joint_action(text: str) -> dict[str, str]:
+    """Return the action of each agent by name; nobody's for a text that is no joint action.
+
+    >>> read_joint_action('{"first": "rock", "second": "paper"}'), read_joint_action("rock")
+    ({'first': 'rock', 'second': 'paper'}, {})
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: action for name, action in found.items() if isinstance(action, str)}
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -173,7 +204,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return observation, {"task_id": task.id}
 
     def step(self, action: str) -> Outcome:
-        """Play one action; ``info`` holds ``success`` and ``metrics``.
+        """Play one action; ``info`` holds ``success``, ``metrics`` and ``rewards``.
 
         Raises:
             ContractError: ``act`` returned something else than a :class:`StepResult` of finite numbers and truth values.
@@ -186,7 +217,7 @@ class TextEnv(gymnasium.Env[str, str]):
         what = f"{type(self).__name__}.act"
         result = self.act(action)
         check_returned(f"what {what} returns", result, StepResult, "a StepResult")
-        info = {"success": result.success, "metrics": result.metrics}
+        info = {"success": result.success, "metrics": result.metrics, "rewards": result.rewards}
         outcome = as_outcome(
             what, result.observation, result.reward, result.terminated, result.truncated, info
         )

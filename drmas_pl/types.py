@@ -190,8 +190,13 @@ class Turn:
         prompt_truncated: Whether history was dropped to fit the prompt budget.
         prompt_hash: Hash of the prompt ids; equal prompts form anchor-state groups.
         local_reward: Reward of this turn alone, besides the team's.
-        reward: Team reward that the environment paid on this turn; a trajectory's reward is the sum.
+        reward: Team reward that the environment paid on this turn; a trajectory's reward is the sum. What it paid for a move of several
+            agents stands on the last of their turns.
+        own_reward: Reward that the environment paid this turn's agent alone, from this turn until the agent's next one.
         step: Environment steps made before this turn.
+        move: Position of the move that the turn is part of among all moves of the trajectory, from 0; turns of agents that moved at once
+            share it. None in old recordings, whose turns were each a move of their own.
+        moved_with: Agents that moved at the same time, this one left out.
         observation: What the environment said last before this turn; the question at first.
         advantage: What the turn was trained with, the mean of its tokens' if these differ; None for turns that were not trained.
         prompt: Text of the prompt, special tokens included; None where it was not asked for.
@@ -211,7 +216,10 @@ class Turn:
     prompt_hash: int = 0
     local_reward: float = 0.0
     reward: float = 0.0
+    own_reward: float = 0.0
     step: int = 0
+    move: int | None = None
+    moved_with: tuple[str, ...] = ()
     observation: str = ""
     advantage: float | None = None
     prompt: str | None = None
@@ -233,6 +241,7 @@ class Trajectory:
         mode: Whether utterances were ``sampled`` or, at temperature 0, ``greedy``; None if unknown.
         phase: What it was played for: ``train``, ``validation`` or ``test``; empty if unknown.
         iteration: Training iteration that learnt from it, counted from 1, or after which it was played for evaluation; None if unknown.
+        rewards: What the environment paid single agents, by name and beside the team reward; empty where it pays the team alone.
     """
 
     task: Task
@@ -246,6 +255,7 @@ class Trajectory:
     mode: Mode | None = None
     phase: str = ""
     iteration: int | None = None
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

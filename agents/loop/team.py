@@ -17,7 +17,7 @@ import gymnasium
 from drmas_pl.agents.loop.roles import APPROVE, Solver, Verifier
 from drmas_pl.parsing import Parsed
 from drmas_pl.rewards.base import Verdict
-from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
+from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team, Utterances
 from drmas_pl.types import Message, MetricInfo
 
 OnMissingVerdict = Literal["reject", "approve"]
@@ -142,7 +142,7 @@ class LoopTeam(Team):
         self.solution = ""
         return self._proposed(())
 
-    def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Utterances) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one utterance; the reward is the environment's minus the cost of the call."""
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward - self.call_cost, terminated, truncated, info

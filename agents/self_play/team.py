@@ -13,7 +13,7 @@ import gymnasium
 
 from drmas_pl.agents.self_play.roles import Player
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.team import Move, Team
+from drmas_pl.team import Move, Team, Utterances
 from drmas_pl.types import Message
 
 PLAYERS: Final = ("first", "second")
@@ -82,7 +82,7 @@ class SelfPlayTeam(Team):
             own = f"{own} {private}"
         return (*self.history[-1:], Message("env", "private", own))
 
-    def step(self, action: str | Parsed) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Utterances) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one utterance; the reward at the end is the first player's score, whoever played it."""
         observation, reward, terminated, truncated, info = super().step(action)
         scores = self._game.scores

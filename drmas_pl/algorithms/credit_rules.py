@@ -34,7 +34,7 @@ class CreditRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TeamReward:
-    """The trajectory's reward to every turn, plus the turn's own local reward: ``α·team + local``.
+    """The trajectory's reward to every turn, plus its agent's own reward and the turn's local one: ``α·team + own + local``.
 
     Attributes:
         alpha: α, at least 0.
@@ -47,14 +47,15 @@ class TeamReward:
 
     def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        return mix_rewards(batch.team, batch.local, alpha=self.alpha)
+        return mix_rewards(batch.team, batch.own + batch.local, alpha=self.alpha)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnToGo:
-    """What the team, and the speaker locally, earn from the turn on; what was earned before it is not credited.
+    """What the team, and the speaker alone, earn from the turn on; what was earned before it is not credited.
 
-    Discounting counts turns, so that of two teammates in one environment step the later one is nearer to the reward.
+    Discounting counts moves, so that of two teammates in one environment step the later one is nearer to the reward, and agents that move
+    at once are equally near. What the environment pays an agent alone counts with the agent's latest turn.
 
     Attributes:
         gamma: γ in [0, 1].
@@ -70,10 +71,9 @@ class ReturnToGo:
 
     def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        team = return_to_go(batch.reward, batch.trajectory, batch.index, gamma=self.gamma)
-        own = return_to_go(
-            batch.local, group_ids(batch.trajectory, batch.agent), batch.index, gamma=self.gamma
-        )
+        team = return_to_go(batch.reward, batch.trajectory, batch.move, gamma=self.gamma)
+        speaker = group_ids(batch.trajectory, batch.agent)
+        own = return_to_go(batch.own_reward + batch.local, speaker, batch.move, gamma=self.gamma)
         return (team + own).to(torch.float64)
 
 
@@ -101,13 +101,15 @@ class TeamFuture:
             0, cell, batch.reward
         )
         return discounted_team_future(
-            earned[cell] + batch.local, batch.trajectory, batch.step, gamma=self.gamma
+            earned[cell] + batch.own_reward + batch.local, batch.trajectory, batch.step, gamma=self.gamma
         ).to(torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroSum:
     """A reward s in [0, 1] to every agent but the critics, who get 1 − s; local rewards come on top.
+
+    Where the environment pays single agents, each gets what it was paid, and no reward is split.
 
     Attributes:
         critics: Names of the agents that play against the others.
@@ -138,7 +140,7 @@ class ZeroSum:
         if unknown:
             raise ValueError(f"critics must name agents out of {list(batch.names)}, got {unknown}")
         try:
-            solver, critic = zero_sum_split(batch.team)
+            solver, critic = zero_sum_split(torch.where(batch.by_agent, 0.0, batch.team))
         except ValueError as error:
             raise ConfigError(
                 f"credit=zero_sum splits rewards in [0, 1], which this environment does not keep to: {error}; choose another rule"
@@ -146,4 +148,4 @@ class ZeroSum:
         against = torch.tensor(
             [batch.names[place] in self.critics for place in batch.agent.tolist()], dtype=torch.bool
         )
-        return torch.where(against, critic, solver) + batch.local
+        return torch.where(batch.by_agent, batch.own, torch.where(against, critic, solver)) + batch.local

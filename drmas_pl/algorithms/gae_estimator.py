@@ -34,8 +34,8 @@ class GaeEstimator(AdvantageEstimator):
         gamma: Discount per token, in [0, 1].
         lam: Decay λ of the trace per token, in [0, 1]; 1 is return minus value.
         chain: ``turn`` ends an episode with each turn, whose last token is paid the turn's score. ``agent`` joins the turns of an agent in
-            a trajectory: a turn's last token is paid what the team earns until the agent speaks again, plus the turn's own local reward
-            and penalties; credit is then assigned by the chain, so that the credit rule must be the team's reward.
+            a trajectory: a turn's last token is paid what the team, and the agent alone, earn until the agent speaks again, plus the
+            turn's local reward and penalties; credit is then assigned by the chain, so that the credit rule must be the team's reward.
         whitening: What is shifted to mean 0 and scaled to variance 1 together: the tokens of the ``batch``, or of each ``agent``, which
             is the per-agent normalisation of Dr. MAS, or ``none``.
 
@@ -130,10 +130,11 @@ def _agent_chains(batch: TurnBatch, lengths: list[int]) -> list[list[int]]:
 def _last_token_rewards(batch: TurnBatch, lengths: list[int]) -> list[float]:
     """Return the reward of each row's last token within its agent's chain; 0 for rows without values.
 
-    The team's rewards reach every agent that has taken a turn, with the latest of its turns that have values, and so does the local
-    reward of a turn of its own that is not trained. What the team earns before an agent's first turn is not credited to it.
+    The team's rewards reach every agent that has taken a turn, with the latest of its turns that have values, and so do the agent's own
+    and local rewards of a turn that is not trained. What the team earns before an agent's first turn is not credited to it.
     """
-    team, local, own = batch.reward.tolist(), batch.local.tolist(), (batch.local - batch.penalty).tolist()
+    alone = batch.own_reward + batch.local
+    team, local, own = batch.reward.tolist(), alone.tolist(), (alone - batch.penalty).tolist()
     agents, trajectories = batch.agent.tolist(), batch.trajectory.tolist()
     rewards = [0.0] * len(batch)
     latest: defaultdict[int, dict[int, int]] = defaultdict(dict)

@@ -22,8 +22,8 @@ Anchor = Literal["observation", "prompt"]
 class Gigpo(AdvantageEstimator):
     """Episode advantage plus ``weight`` times the advantage of the step within its anchor state.
 
-    A step is compared by what the credit rule makes of the team's discounted return from it on, an episode by what the rule makes of the
-    whole reward. Rules that follow the rewards of single turns, such as return-to-go, keep their own discount.
+    A step is compared by what the credit rule makes of the discounted returns of team and agent from it on, an episode by what the rule
+    makes of the whole reward. Rules that follow the rewards of single turns, such as return-to-go, keep their own discount.
 
     Attributes:
         weight: w, at least 0.
@@ -69,9 +69,11 @@ class Gigpo(AdvantageEstimator):
         )
 
     def _returns(self, batch: TurnBatch) -> Tensor:
-        """Credit for the team's return from the row's environment step on, less the row's penalty; NaN where not trained."""
+        """Credit for the returns of team and agent from the row's environment step on, less its penalty; NaN where not trained."""
         team = return_to_go(batch.reward, batch.trajectory, batch.step, gamma=self.gamma)
-        return batch.credited(team) - batch.penalty
+        speaker = group_ids(batch.trajectory, batch.agent)
+        own = return_to_go(batch.own_reward, speaker, batch.step, gamma=self.gamma)
+        return batch.credited(team, own) - batch.penalty
 
     def _states(self, batch: TurnBatch) -> Tensor:
         if self.anchor == "prompt":

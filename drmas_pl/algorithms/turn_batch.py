@@ -44,12 +44,16 @@ class TurnBatch:
         penalty: (N,) float64 what is taken off it: for a turn that cannot be used, and for the KL divergence in the reward.
         reward: (N,) float64 team reward that the environment paid on the turn.
         local: (N,) float64 local reward of the turn.
-        team: (N,) float64 reward of the whole trajectory.
+        own_reward: (N,) float64 what the environment paid the turn's agent alone, from the turn until the agent's next one.
+        team: (N,) float64 team reward of the whole trajectory.
+        own: (N,) float64 what the environment paid the turn's agent alone in the whole trajectory.
+        by_agent: (N,) bool, whether the environment paid single agents in the trajectory.
         success: (N,) bool, whether the trajectory solved its task.
         task: (N,) int64.
         trajectory: (N,) int64.
         agent: (N,) int64.
         index: (N,) int64, position among all turns of the trajectory.
+        move: (N,) int64, position of the turn's move among all moves of the trajectory; agents that moved at once share it.
         turn: (N,) int64, position among the agent's own turns.
         step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
@@ -66,12 +70,16 @@ class TurnBatch:
     penalty: Tensor
     reward: Tensor
     local: Tensor
+    own_reward: Tensor
     team: Tensor
+    own: Tensor
+    by_agent: Tensor
     success: Tensor
     task: Tensor
     trajectory: Tensor
     agent: Tensor
     index: Tensor
+    move: Tensor
     turn: Tensor
     step: Tensor
     state: Tensor
@@ -92,12 +100,20 @@ class TurnBatch:
         """(N,) bool, True on rows that enter statistics and loss."""
         return self.score.isfinite()
 
-    def credited(self, team: Tensor) -> Tensor:
-        """Return (N,) float64: the turns' credit if their trajectory had earned ``team`` (N,); NaN for turns that are not trained.
+    @property
+    def earned(self) -> Tensor:
+        """(N,) float64, what the trajectory earned the turn's agent: the team reward and what the agent alone was paid."""
+        return self.team + self.own
 
-        Rules that follow the rewards of single turns instead of the trajectory's give the same for every ``team``.
+    def credited(self, team: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return (N,) float64: the turns' credit if their trajectory had earned ``team`` (N,) and their agent alone ``own`` (N,).
+
+        By default agents had earned alone what they did. NaN for turns that are not trained. Rules that follow the rewards of single turns
+        instead of the trajectory's give the same whatever was earned.
         """
-        return torch.where(self.trained, self.rule(replace(self, team=team)).to(torch.float64), float("nan"))
+        earned = replace(self, team=team, own=self.own if own is None else own)
+        credit = self.rule(earned).to(torch.float64)
+        return torch.where(self.trained, credit, float("nan"))
 
     def scope(self, names: Sequence[Scope]) -> Tensor:
         """Return (N,) group ids of rows that agree in every named column; ``batch`` alone is one group of all rows.
@@ -138,7 +154,7 @@ def build_turn_batch(
     Args:
         trajectories: What was collected.
         agents: Agents by name; they turn what a turn is credited with into its score.
-        credit: What each turn is credited with; by default the team's reward and its own local one.
+        credit: What each turn is credited with; by default the team's reward, its agent's own and its local one.
     """
     used = [
         (turn, trajectory)
@@ -159,12 +175,20 @@ def build_turn_batch(
         penalty=torch.zeros(len(used), dtype=torch.float64),
         reward=torch.tensor([turn.reward for turn, _ in used], dtype=torch.float64),
         local=torch.tensor([turn.local_reward for turn, _ in used], dtype=torch.float64),
+        own_reward=torch.tensor([turn.own_reward for turn, _ in used], dtype=torch.float64),
         team=torch.tensor([trajectory.reward for _, trajectory in used], dtype=torch.float64),
+        own=torch.tensor(
+            [trajectory.rewards.get(turn.agent, 0.0) for turn, trajectory in used], dtype=torch.float64
+        ),
+        by_agent=torch.tensor([bool(trajectory.rewards) for _, trajectory in used], dtype=torch.bool),
         success=torch.tensor([trajectory.success for _, trajectory in used], dtype=torch.bool),
         task=encode(tasks),
         trajectory=encode([(trajectory.task.id, trajectory.sample) for _, trajectory in used]),
         agent=torch.tensor([place[turn.agent] for turn, _ in used], dtype=torch.int64),
         index=torch.tensor([turn.index for turn, _ in used], dtype=torch.int64),
+        move=torch.tensor(
+            [turn.index if turn.move is None else turn.move for turn, _ in used], dtype=torch.int64
+        ),
         turn=torch.tensor([turn.agent_index for turn, _ in used], dtype=torch.int64),
         step=torch.tensor([turn.step for turn, _ in used], dtype=torch.int64),
         state=encode([turn.prompt_hash for turn, _ in used]),

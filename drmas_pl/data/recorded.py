@@ -23,10 +23,18 @@ from drmas_pl.errors import DataError
 from drmas_pl.parsing import Parsed
 from drmas_pl.types import Task, Trajectory, Turn
 
-FORMAT: Final = 2
-_READABLE: Final = (1, FORMAT)
+FORMAT: Final = 3
+_READABLE: Final = (1, 2, FORMAT)
 _LOGGER = logging.getLogger(__name__)
 _NUMBERS: Final = ("prompt_ids", "response_ids", "logprobs")
+# what most turns do not have would only lengthen the file
+_LEFT_OUT: Final[Mapping[str, Any]] = {
+    "own_reward": 0.0,
+    "move": None,
+    "moved_with": (),
+    "advantage": None,
+    "prompt": None,
+}
 
 
 class TrajectoryWriter:
@@ -124,8 +132,9 @@ def encode(trajectory: Trajectory) -> dict[str, Any]:
         **{
             field.name: getattr(trajectory, field.name)
             for field in fields(Trajectory)
-            if field.name not in ("task", "turns", "metrics")
+            if field.name not in ("task", "turns", "metrics", "rewards")
         },
+        "rewards": dict(trajectory.rewards),
         "metrics": dict(trajectory.metrics),
         "turns": [_encode_turn(turn) for turn in trajectory.turns],
         "task": {"id": task.id, "data_source": task.data_source, "metadata": metadata},
@@ -242,14 +251,18 @@ def _encode_turn(turn: Turn) -> dict[str, Any]:
     parsed = {field.name: getattr(turn.parsed, field.name) for field in fields(Parsed)}
     values = {field.name: getattr(turn, field.name) for field in fields(Turn)}
     first = {"agent": turn.agent, "text": turn.text, "parsed": {**parsed, "flags": sorted(turn.parsed.flags)}}
-    # what most turns do not have would only lengthen the file
-    rest = {name: value for name, value in values.items() if name not in first and value is not None}
+    rest = {
+        name: value
+        for name, value in values.items()
+        if name not in first and not (name in _LEFT_OUT and value == _LEFT_OUT[name])
+    }
     return {**first, **rest}
 
 
 def _decode_turn(record: dict[str, Any]) -> Turn:
     parsed = Parsed(**{**record["parsed"], "flags": frozenset(record["parsed"]["flags"])})
-    return Turn(**{**record, **{name: tuple(record[name]) for name in _NUMBERS}, "parsed": parsed})
+    numbers = {name: tuple(record[name]) for name in _NUMBERS}
+    return Turn(**{**record, **numbers, "parsed": parsed, "moved_with": tuple(record.get("moved_with", ()))})
 
 
 def _remove_unfinished_line(path: Path) -> None:

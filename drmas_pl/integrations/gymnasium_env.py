@@ -6,7 +6,7 @@ turns observations into text and text into actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -103,6 +103,9 @@ class GymnasiumTextEnv(TextEnv):
             return StepResult(f"This names no action: {error}", truncated=late)
         observation, paid, ended, cut, info = self.env.step(move)
         what = f"{self._name}.step"
+        if isinstance(info, Mapping):
+            # what Gymnasium environments call rewards are components or vectors, no agents' rewards
+            info = {name: value for name, value in info.items() if name != "rewards"}
         text, reward, terminated, truncated, known = as_outcome(
             what, self._text(observation), paid, ended, cut, info
         )

@@ -264,6 +264,8 @@ def _compact_turn(turn: Mapping[str, Any], names: list[str], *, new: str) -> lis
         len(turn.get("response_ids") or ()),
         logprobs,
         int(bool(turn.get("prompt_truncated"))),
+        _round(turn.get("own_reward") or 0.0),
+        [names.index(name) for name in turn.get("moved_with") or () if name in names],
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,8 @@ class TrajectoryStatistics:
         episodes: Trajectories that did not fail.
         failed: Trajectories that did.
         causes: Why they failed.
-        edges: How often one agent, or the start, was followed by another, or the end.
+        edges: How often one agent, or the start, was followed by another, or the end; each of several that moved at once by each of the
+            next.
         agents: Counts of each agent's turns.
         length: Sampled tokens against the reward.
         apart: Trajectories whose reward is not their success.
@@ -100,8 +101,9 @@ class TrajectoryStatistics:
         turns = record.get("turns") or []
         success = bool(record.get("success"))
         reward = float(record.get("reward") or 0.0)
-        names = [START, *(str(turn["agent"]) for turn in turns), RIGHT if success else WRONG]
-        self.edges.update(itertools.pairwise(names))
+        moves = [[START], *_moves(turns), [RIGHT if success else WRONG]]
+        for earlier, later in itertools.pairwise(moves):
+            self.edges.update(itertools.product(earlier, later))
         for turn in turns:
             self.agents.setdefault(str(turn["agent"]), AgentCounts()).add(turn)
         tokens = sum(len(turn.get("response_ids") or turn.get("text", "")) for turn in turns)
@@ -113,3 +115,10 @@ class TrajectoryStatistics:
         """Return the edges with their mean count per trajectory: from, to, rate."""
         ranked = sorted(self.edges.items(), key=lambda item: (-item[1], item[0]))
         return [[start, end, count / self.episodes] for (start, end), count in ranked]
+
+
+def _moves(turns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the agents of each move; in old recordings each turn is one."""
+    places = enumerate(turns)
+    by_move = itertools.groupby(places, key=lambda item: item[1].get("move", f"turn {item[0]}"))
+    return [[str(turn["agent"]) for _, turn in move] for _, move in by_move]

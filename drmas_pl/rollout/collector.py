@@ -337,6 +337,7 @@ class _Session:
                 index=len(turns),
                 agent_index=counts.get(name, 0),
                 step=team.turn,
+                move=len(turns),
                 observation=observation,
             )
             told, gained, terminated, _, info = await self.environment(

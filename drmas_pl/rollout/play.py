@@ -12,9 +12,10 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import ConfigError
 from drmas_pl.rollout.causes import describe_cause
 from drmas_pl.rollout.collector import spoken_turn
+from drmas_pl.rollout.episode import Episode, utterances
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.types import GenerationRequest, Mode, Outcome, Task, Trajectory, Turn
+from drmas_pl.types import GenerationRequest, Mode, Task, Trajectory, Turn
 
 
 def play(
@@ -49,33 +50,26 @@ def play(
     playing = team.clone()
     observation, _ = playing.reset(seed=seed % (1 << 32), options={"task": task})
     mode: Mode = "greedy" if greedy else "sampled"
-    turns: list[Turn] = []
-    reward = 0.0
-    terminated = False
-    info: dict[str, Any] = {}
-    while (name := playing.agent_selection) is not None and len(turns) < max_calls:
-        turn = _speak(
-            playing, named[name], engines[name], seed=derive_seed(seed, name, len(turns)), greedy=greedy
-        )
-        calls = sum(earlier.agent == name for earlier in turns)
-        turns.append(
-            replace(turn, index=len(turns), agent_index=calls, step=playing.turn, observation=observation)
+    episode = Episode(playing, observation, max_calls=max_calls)
+    while names := episode.speakers:
+        first = len(episode.turns)
+        turns = episode.place(
+            [
+                _speak(
+                    playing, named[name], engines[name], seed=derive_seed(seed, name, index), greedy=greedy
+                )
+                for index, name in enumerate(names, first)
+            ]
         )
         try:
-            told, gained, terminated, _, info = playing.step(turn.parsed)
+            episode.add(turns, playing.step(utterances(turns)))
         except Exception as error:  # whatever an environment raises that has no reference to grade against
             if task.reference:
                 raise
-            cause = describe_cause(error, agent=name)
-            return Trajectory(task, 0, tuple(turns), reward, "failed", cause=cause, mode=mode)
-        observation = told if playing.turn > turns[-1].step else observation
-        local_reward = float(info.get("local_reward", 0.0))
-        turns[-1] = replace(turns[-1], reward=gained, local_reward=local_reward)
-        reward += gained
-    outcome: Outcome = "terminated" if terminated else "truncated"
-    success = terminated and bool(info.get("success", False))
-    metrics = info.get("metrics", {})
-    return Trajectory(task, 0, tuple(turns), reward, outcome, success, metrics, mode=mode)
+            cause = describe_cause(error, agent=names[-1])
+            said = (*episode.turns, *turns)
+            return Trajectory(task, 0, said, episode.reward, "failed", cause=cause, mode=mode)
+    return episode.trajectory(task, 0, mode=mode)
 
 
 def _engines(team: Team, agents: Mapping[str, Agent]) -> dict[str, Engine]:

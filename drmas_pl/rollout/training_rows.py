@@ -104,10 +104,9 @@ def check_rollout(trajectories: Sequence[Trajectory], *, samples: int, versions:
     counts: dict[str, int] = {}
     for trajectory in trajectories:
         counts[trajectory.task.id] = counts.get(trajectory.task.id, 0) + 1
-        if not abs(trajectory.reward) < float("inf"):
-            raise BatchError(
-                f"task {trajectory.task.id!r} was rewarded with {trajectory.reward}; rewards must be finite"
-            )
+        total = trajectory.reward + sum(trajectory.rewards.values())
+        if not abs(total) < float("inf"):
+            raise BatchError(f"task {trajectory.task.id!r} was rewarded with {total}; rewards must be finite")
         for turn in trajectory.turns:
             if turn.weights_version != versions[turn.agent]:
                 raise BatchError(

@@ -115,6 +115,7 @@ def check_team(
     for player in players:
         suite.check_episode(player)
         suite.check_order()
+        suite.check_at_once(player)
     suite.check_clones(players[0], _mix(script, seed))
 
 
@@ -204,6 +205,8 @@ class _Suite:
         self.options = options
         self.seed = seed
         self.limit = limit
+        # whether agents were seen to move at once
+        self.at_once = False
 
     def start(self) -> tuple[Any, Any]:
         """Begin the episode."""
@@ -242,8 +245,10 @@ class _Suite:
                 if not over:
                     self.step(text, f" for {kind} text")
 
-    def step(self, text: str, where: str = "", game: Game | None = None) -> tuple[Any, ...]:
-        """Play one action and check everything that can be checked on its own."""
+    def step(
+        self, text: str | Mapping[str, str], where: str = "", game: Game | None = None
+    ) -> tuple[Any, ...]:
+        """Play one action, or the utterances of agents that move at once, and check everything that can be checked on its own."""
         game = game or self.game
         what = f"{self.name}.step{where}"
         try:
@@ -270,7 +275,6 @@ class _Suite:
         )
         _expect(isinstance(info, dict), f"{what}: info", "a dict", info)
         success = info.get("success")
-        metrics = info.get("metrics")
         _expect(isinstance(success, bool), f"{what}: info['success']", "a bool", success)
         _expect(
             not success or terminated,
@@ -278,10 +282,12 @@ class _Suite:
             "only together with terminated",
             f"success with terminated={terminated}",
         )
-        numbers = isinstance(metrics, Mapping) and all(
-            isinstance(key, str) and _is_finite(value) for key, value in metrics.items()
-        )
-        _expect(numbers, f"{what}: info['metrics']", "a mapping from names to finite numbers", metrics)
+        for key in ("metrics", "rewards"):
+            numbers = info.get(key, None if key == "metrics" else {})
+            named = isinstance(numbers, Mapping) and all(
+                isinstance(name, str) and _is_finite(value) for name, value in numbers.items()
+            )
+            _expect(named, f"{what}: info[{key!r}]", "a mapping from names to finite numbers", numbers)
         if isinstance(game, Team):
             self.check_speaker(info, over=terminated or truncated, team=game)
         return found
@@ -291,19 +297,25 @@ class _Suite:
         team = team or self.game  # type: ignore[assignment]
         assert isinstance(team, Team)
         speaker = team.agent_selection
+        moving = team.agents_selection
         agents = team.possible_agents
+        self.at_once |= len(moving) > 1
         if over:
             _expect(speaker is None, f"{self.name}.agent_selection after the end", "None", speaker)
+            _expect(moving == (), f"{self.name}.agents_selection after the end", "()", moving)
         else:
             _expect(speaker in agents, f"{self.name}.agent_selection", f"one of {list(agents)}", speaker)
-        _expect(
-            info.get("agent") == speaker,
-            f"{self.name}: info['agent']",
-            f"agent_selection, {speaker!r}",
-            info.get("agent"),
-        )
+        for key, expected in (("agent", speaker), ("agents", moving)):
+            _expect(
+                info.get(key) == expected,
+                f"{self.name}: info[{key!r}]",
+                f"{key}_selection, {expected!r}",
+                info.get(key),
+            )
         local = info.get("local_reward", 0.0)
         _expect(_is_finite(local), f"{self.name}: info['local_reward']", "a finite float", local)
+        strangers = [name for name in info.get("rewards", {}) if name not in agents]
+        _expect(not strangers, f"{self.name}: info['rewards']", f"names out of {list(agents)}", strangers)
         for agent in agents:
             try:
                 observation: Any = team.observe(agent)
@@ -329,6 +341,29 @@ class _Suite:
             "no end",
         )
         self.check_same(second, first, "the same seed, task and actions, played again")
+
+    def check_at_once(self, player: Player) -> None:
+        """Agents that move at once may be asked together, or one after the other while nobody sees anything new."""
+        team = self.game
+        if not self.at_once or not isinstance(team, Team):
+            return
+        self.start()
+        for step in range(self.limit):
+            agents = team.agents_selection
+            twin = _clone(team)
+            texts: dict[str, str] = {}
+            apart: tuple[Any, ...] = ()
+            for place, agent in enumerate(agents):
+                seen = [twin.observe(name) for name in agents]
+                texts[agent] = player(twin, step + place)
+                apart = self.step(texts[agent], game=twin)
+                later = [twin.observe(name) for name in agents] if place + 1 < len(agents) else seen
+                _expect(later == seen, f"{self.name}.observe while others move at once", "no change", later)
+            together = self.step(texts if len(agents) > 1 else texts[agents[0]])
+            what = "utterances told at once and one after the other"
+            self.check_same([_onlooker(team, together)], [_onlooker(twin, apart)], what)
+            if together[2] or together[3]:
+                return
 
     def check_order(self) -> None:
         """After the end nothing can be played until the next reset."""
@@ -391,14 +426,9 @@ class _Suite:
         """Play until the episode ends or ``stop`` steps were played in total; collect what an onlooker could see."""
         seen: list[tuple[Any, ...]] = []
         for step in range(first, self.limit if stop is None else stop):
-            observation, reward, terminated, truncated, info = self.step(player(game, step), game=game)
-            observations = (
-                tuple(game.observe(agent) for agent in game.possible_agents) if isinstance(game, Team) else ()
-            )
-            seen.append(
-                (observation, reward, terminated, truncated, info["success"], info.get("agent"), observations)
-            )
-            if terminated or truncated:
+            found = self.step(player(game, step), game=game)
+            seen.append(_onlooker(game, found))
+            if found[2] or found[3]:
                 break
         return seen
 
@@ -412,6 +442,25 @@ class _Suite:
             f"an episode of {len(reference)} steps",
             f"{len(found)} steps",
         )
+
+
+def _onlooker(game: Game, found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what an onlooker sees of an outcome."""
+    observation, reward, terminated, truncated, info = found
+    rewards = {key: info.get(key, {}) for key in ("rewards", "local_rewards")}
+    observations = (
+        tuple(game.observe(agent) for agent in game.possible_agents) if isinstance(game, Team) else ()
+    )
+    return (
+        observation,
+        reward,
+        terminated,
+        truncated,
+        info["success"],
+        rewards,
+        info.get("agent"),
+        observations,
+    )
 
 
 class _WithTask(gymnasium.Wrapper[Any, Any, Any, Any]):

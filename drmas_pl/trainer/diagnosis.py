@@ -118,7 +118,7 @@ def _why(name: str, turns: Sequence[Turn]) -> str:
 def _one_sample(table: TurnBatch, scopes: Scopes | None) -> Iterator[Finding]:
     """Blame the number of samples where groups lie within a task, or where rewards differ and nothing came of it."""
     by_task = scopes is not None and "task" in scopes.mean
-    if by_task or len(table.team[table.team.isfinite()].unique()) > 1:
+    if by_task or len(table.earned[table.earned.isfinite()].unique()) > 1:
         yield Finding(
             cause="one sample per task",
             message="rollout.samples=1 leaves nothing that a turn could be compared with; raise rollout.samples, or choose an advantage "
@@ -182,7 +182,7 @@ def _one_verdict(table: TurnBatch) -> Iterator[Finding]:
 
 def _equal(table: TurnBatch) -> Iterator[Finding]:
     """Name the reward of trajectories that nothing distinguishes."""
-    rewards = table.team[table.team.isfinite()]
+    rewards = table.earned[table.earned.isfinite()]
     if not len(rewards):
         return
     low, high = rewards.min().item(), rewards.max().item()

@@ -154,7 +154,8 @@ EVALUATION: Final = Section(
 
 AGENTS: Final = Section(
     "Utterances of an agent",
-    "Averages over the agent's turns in trajectories that did not fail, absent if it never spoke; `calls` as in the first section.",
+    "Averages over the agent's turns in trajectories that did not fail, absent if it never spoke; `calls` and `reward` as in the first "
+    "section.",
     _metrics(
         "trainer/metrics.py",
         "{phase}/{agent}/",
@@ -163,6 +164,11 @@ AGENTS: Final = Section(
                 "mean number of the agent's turns per trajectory",
                 "Division of labour.",
                 "neither 0 nor at the limit",
+            ),
+            "reward": (
+                "mean over trajectories of what the environment paid the agent alone; absent where it pays the team alone",
+                "Payoff of a player, or share of a team member.",
+                "rises; of players against each other it says how even they are",
             ),
             "valid": (
                 "share of turns that the grammar accepts",

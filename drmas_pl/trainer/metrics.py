@@ -74,6 +74,8 @@ def collection_metrics(
         out |= own
         for agent in agents:
             out[f"{agent}/calls"] = average(played, partial(Trajectory.calls, agent=agent))
+            if any(agent in trajectory.rewards for trajectory in played):
+                out[f"{agent}/reward"] = average(played, _paid_to(agent))
             turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
             out |= {f"{agent}/{name}": value for name, value in _agent_metrics(turns).items()}
     return {f"{phase}/{name}": value for name, value in out.items()}
@@ -94,6 +96,10 @@ def _own_metrics(
 
 def _number_called(name: str) -> Number:
     return lambda trajectory: float(trajectory.metrics.get(name, 0.0))
+
+
+def _paid_to(agent: str) -> Number:
+    return lambda trajectory: float(trajectory.rewards.get(agent, 0.0))
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -16,9 +16,10 @@ def play(
 ) -> Trajectory:
     """Make a trajectory of one turn per letter; ``rewards`` are the team's per turn.
 
-    ``more`` holds sequences of further turn fields, one entry per turn, and ``success``.
+    ``more`` holds sequences of further turn fields, one entry per turn, ``success``, and ``paid``, what agents were paid alone.
     """
     success = bool(more.pop("success", False))
+    paid = more.pop("paid", {})
     columns: Mapping[str, Sequence[Any]] = {"reward": rewards, **more}
     turns = [
         make_turn(
@@ -29,4 +30,4 @@ def play(
         )
         for place, name in enumerate(speakers)
     ]
-    return Trajectory(task, sample, tuple(turns), sum(rewards), "terminated", success=success)
+    return Trajectory(task, sample, tuple(turns), sum(rewards), "terminated", success=success, rewards=paid)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_each_part_is_at_most_fifty_lines() -> None:
 
 def test_the_example_keeps_the_contracts(home: Path) -> None:
     exec(compile(block("check_team(GuessTeam"), str(PAGE), "exec"), {})
+
+
+def test_the_agents_of_an_example_move_at_once(home: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(block("class PenniesTeam"), str(PAGE), "exec"), names)
+    team = names["PenniesTeam"](names["env"])
+    team.reset(seed=0)
+    info = team.step({"same": "<coin>heads</coin>", "other": "<coin>tails</coin>"})[4]
+    assert info["rewards"] == {"same": -1.0, "other": 1.0}
 
 
 def test_the_example_trains_without_the_programs(home: Path) -> None:

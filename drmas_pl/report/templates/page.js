@@ -428,9 +428,9 @@ function body(row) {
 
 function readTurn(turn) {
   const [agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated] = turn;
+    promptTokens, tokens, logprobs, promptTruncated, own, movedWith] = turn;
   return { agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated };
+    promptTokens, tokens, logprobs, promptTruncated, own, movedWith };
 }
 
 const run = (row) => data.runs[index.run[row]];
@@ -518,7 +518,9 @@ function drawTurn(row, turn) {
     turn.promptTruncated ? el("span", { class: "chip alert" }, "prompt lost history") : null,
     turn.verdict && el("span", { class: "chip" }, `verdict ${turn.verdict}`),
     turn.reward ? el("span", { class: "chip" }, `reward ${short(turn.reward)}`) : null,
-    turn.local ? el("span", { class: "chip" }, `own reward ${short(turn.local)}`) : null,
+    turn.own ? el("span", { class: "chip" }, `own reward ${short(turn.own)}`) : null,
+    turn.local ? el("span", { class: "chip" }, `local reward ${short(turn.local)}`) : null,
+    turn.movedWith.length ? el("span", { class: "chip" }, `at once with ${turn.movedWith.map((agent) => run(row).agents[agent]).join(", ")}`) : null,
     advantageChip(turn, training),
   ];
   const size = `${turn.promptTokens} → ${turn.tokens} tokens`;

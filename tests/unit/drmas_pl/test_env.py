@@ -44,11 +44,12 @@ def test_an_episode_has_gymnasium_s_shape() -> None:
     env = Diary(TASKS)
     observation, info = env.reset(seed=0)
     assert observation in {task.question for task in TASKS} and info["task_id"] in {task.id for task in TASKS}
-    assert env.step("hello") == ("noted", 0.5, False, False, {"success": False, "metrics": {}})
+    nothing = {"success": False, "metrics": {}, "rewards": {}}
+    assert env.step("hello") == ("noted", 0.5, False, False, nothing)
     observation, reward, terminated, truncated, info = env.step("win")
     assert (observation, reward, terminated, truncated) == ("well done", 1.0, True, False)
     assert isinstance(reward, float)
-    assert info == {"success": True, "metrics": {"pages": 2}}
+    assert info == {"success": True, "metrics": {"pages": 2}, "rewards": {}}
 
 
 def test_the_task_is_chosen_by_option_or_by_seed() -> None:

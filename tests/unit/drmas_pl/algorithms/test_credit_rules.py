@@ -41,6 +41,54 @@ def test_rules_by_hand(rule: CreditRule | None, expected: list[float]) -> None:
     assert scores(rule) == pytest.approx(expected)
 
 
+# S and V move at once, twice; the environment pays the team 1 and 2, and S 4 in the first move, V 8 in the second
+AT_ONCE = {
+    "step": [0, 0, 1, 1],
+    "move": [0, 0, 1, 1],
+    "own_reward": [4.0, 0.0, 0.0, 8.0],
+    "paid": {"S": 4.0, "V": 8.0},
+    "local_reward": [0.0] * 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (TeamReward(), [7.0, 11.0, 7.0, 11.0]),
+        (TeamReward(alpha=0.5), [5.5, 9.5, 5.5, 9.5]),
+        (ReturnToGo(), [7.0, 11.0, 2.0, 10.0]),
+        # both of a move are equally near to what comes later: 1 + 0.5·2, and for V half of its 8
+        (ReturnToGo(gamma=0.5), [6.0, 6.0, 2.0, 10.0]),
+        # 5 and 1 in the first step; 2 and 10 in the second, whose mean is 6; (5 + 0.5·6)/1.5 and (1 + 0.5·6)/1.5
+        (TeamFuture(gamma=0.5), [8 / 1.5, 4 / 1.5, 2.0, 10.0]),
+        # who is paid by the environment itself gets that; there is nothing to split
+        (ZeroSum(["V"]), [4.0, 8.0, 4.0, 8.0]),
+    ],
+    ids=repr,
+)
+def test_rules_see_what_single_agents_were_paid(rule: CreditRule, expected: list[float]) -> None:
+    assert scores(rule, **AT_ONCE) == pytest.approx(expected)
+
+
+def test_moves_at_once_are_as_far_from_the_reward_as_one_move() -> None:
+    apart = {**AT_ONCE, "move": [0, 1, 2, 3]}
+    assert scores(ReturnToGo(gamma=0.5), **apart) != pytest.approx(scores(ReturnToGo(gamma=0.5), **AT_ONCE))
+    # in recordings without moves each turn is one
+    assert scores(ReturnToGo(gamma=0.5), **{**AT_ONCE, "move": [None] * 4}) == scores(
+        ReturnToGo(gamma=0.5), **apart
+    )
+
+
+def test_players_that_the_environment_pays_may_draw_or_have_rewards_outside_the_unit_interval() -> None:
+    draw, win = (
+        play("SV", [0.0, 0.0], move=[0, 0], own_reward=[s, -s], paid={"S": s, "V": -s}, sample=sample)
+        for sample, s in enumerate((0.0, 3.0))
+    )
+    split = play("SV", [0.0, 0.25], sample=2)
+    table = build_turn_batch([draw, win, split], AGENTS, credit=ZeroSum(["V"]))
+    assert table.score.tolist() == [0.0, 0.0, 3.0, -3.0, 0.25, 0.75]
+
+
 def test_a_speaker_keeps_its_own_score_of_the_step_and_shares_later_ones() -> None:
     own = {"step": [0, 0, 1, 1], "local_reward": [1.0, 0.0, 0.0, 1.0]}
     table = build_turn_batch([play("SVSV", [0.0] * 4, **own)], AGENTS, credit=TeamFuture(gamma=0.5))

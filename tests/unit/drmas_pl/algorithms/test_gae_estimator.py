@@ -55,6 +55,8 @@ def table() -> TurnBatch:
         response_ids=tokens(1, 2, 2, 4, 1),
         logprobs=logprobs(1, 2, 2, 4, 1),
         local_reward=[0.0, 0.1, 0.7, 0.0, 0.4],
+        own_reward=[0.25, 0.0, -2.0, 1.5, 0.0],
+        paid={"V": -1.75, "S": 1.5},
         finish_reason=["stop", "stop", "length", "stop", "stop"],  # the third turn is not trained
         parsed=[FINE, BAD, FINE, FINE, FINE],
     )
@@ -95,11 +97,9 @@ def slow(
                             other for other in rows if row <= other < (min(later) if later else len(table))
                         ]
                         paid += sum(float(table.reward[other]) for other in span) - float(table.team[row])
-                        paid += sum(
-                            float(table.local[other])
-                            for other in span
-                            if other != row and int(table.agent[other]) == agent
-                        )
+                        mine = [other for other in span if int(table.agent[other]) == agent]
+                        paid += sum(float(table.own_reward[other]) for other in mine) - float(table.own[row])
+                        paid += sum(float(table.local[other]) for other in mine if other != row)
                     for token, number in enumerate(table.values[row]):
                         places.append((row, token))
                         value.append(number)
@@ -240,3 +240,18 @@ def test_values_are_required_and_counted(table: TurnBatch) -> None:
 def test_settings_are_checked(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GaeEstimator(**setting)
+
+
+def test_everybody_who_moved_at_once_is_paid_the_reward_of_the_move() -> None:
+    at_once = {
+        "move": [0, 0, 1, 1],
+        "step": [0, 0, 1, 1],
+        "own_reward": [0.0, 0.0, 4.0, 0.0],
+        "paid": {"S": 4.0},
+    }
+    trajectory = play("SVSV", [0.0, 1.0, 0.0, 2.0], response_ids=tokens(1, 1, 1, 1), **at_once)
+    batch = build_turn_batch([trajectory], agents())
+    blank = replace(batch, values=((0.0,),) * 4)
+    found = GaeEstimator(gamma=1.0, lam=0.0, chain="agent", whitening="none")(blank)
+    # the environment paid 1 and 2 for the two moves, and S alone 4 for the second one
+    assert found.advantage[:, 0].tolist() == [1.0, 1.0, 6.0, 2.0]

@@ -82,6 +82,18 @@ def test_a_penalty_is_the_turns_own_and_not_what_credit_leaves_of_the_reward() -
     assert found.tolist() == pytest.approx([0.375, 0.125, -0.375, -0.125])
 
 
+def test_agents_that_move_at_once_are_compared_by_what_each_was_paid() -> None:
+    """Both see one state and act in one environment step; the players' payoffs come in the second of two steps."""
+    places = {"step": [0, 0, 1, 1], "move": [0, 0, 1, 1], "observation": ["q", "q", "r", "r"]}
+    played = [
+        play("SVSV", [0.0] * 4, sample=n, own_reward=[0, 0, s, -s], paid={"S": s, "V": -s}, **places)
+        for n, s in enumerate([1.0, -1.0])
+    ]
+    found = Gigpo(mode="mean_norm", scope=("task", "agent"), gamma=0.5)(build_turn_batch(played, AGENTS))
+    # payoffs stand on the turns of the second step, the agents' latest; episodes 1 against -1, and in the second state the same again
+    assert found.tolist() == pytest.approx([1.5, -1.5, 2.0, -2.0, -1.5, 1.5, -2.0, 2.0])
+
+
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 3.0])
 def test_a_won_episode_is_never_worth_less_than_a_lost_one(alpha: float) -> None:
     rooms = {"step": [0, 1, 2, 3], "observation": ["a", "b", "c", "d"]}

@@ -121,8 +121,42 @@ def test_a_score_is_credit_less_penalty() -> None:
     # the turn that was cut is not trained
     assert table.credit.isnan().tolist() == [False, True, False]
     assert table.credited(torch.tensor([4.0, 4.0, 4.0]))[[0, 2]].tolist() == [2.0, 2.0]
+    assert table.credited(table.team, table.team)[[0, 2]].tolist() == [3.0, 3.0]
     assert table.credited(table.team).isnan().tolist() == [False, True, False]
     assert table.take(torch.tensor([2, 0])).score.tolist() == [1.0, 0.5]
+
+
+def test_agents_that_move_at_once_are_grouped_by_agent_and_turn() -> None:
+    """A group is agent and turn index; the second round of one agent never meets the first one of the other."""
+
+    def sample(number: int) -> Trajectory:
+        turns = [
+            make_turn(
+                name,
+                index=2 * place + offset,
+                agent_index=place,
+                move=place,
+                step=place,
+                moved_with=(("writer", "editor")[1 - offset],),
+                prompt_hash=10 * place + offset,
+                own_reward=float(place + number),
+                observation=f"round {place}",
+            )
+            for place in range(2)
+            for offset, name in enumerate(("writer", "editor"))
+        ]
+        return played(FIRST, number, *turns, rewards={"writer": 1.0 + 2 * number})
+
+    table = build_turn_batch([sample(0), sample(1)], agents())
+    assert table.move.tolist() == [0, 0, 1, 1] * 2 and table.turn.tolist() == table.move.tolist()
+    assert table.scope(["task", "agent", "turn"]).tolist() == [2, 0, 3, 1] * 2
+    assert table.own.tolist() == [1.0, 0.0, 1.0, 0.0, 3.0, 0.0, 3.0, 0.0]
+    assert table.own_reward.tolist() == [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0]
+    assert table.earned.tolist() == [2.0, 1.0, 2.0, 1.0, 4.0, 1.0, 4.0, 1.0]
+    assert (
+        table.by_agent.all()
+        and not build_turn_batch([played(FIRST, 0, make_turn("writer"))], agents()).by_agent.any()
+    )
 
 
 def test_turns_without_sampled_tokens_are_left_out() -> None:

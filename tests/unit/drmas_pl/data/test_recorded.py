@@ -92,6 +92,21 @@ def test_what_training_and_evaluation_add_comes_back(tmp_path: Path) -> None:
     assert not {"advantage", "prompt"} & records[1]["turns"][0].keys()
 
 
+def test_moves_at_once_and_rewards_by_agent_come_back(tmp_path: Path) -> None:
+    pair = (
+        make_turn("a", 0, move=0, moved_with=("b",), own_reward=0.5),
+        make_turn("b", 1, move=0, moved_with=("a",)),
+        make_turn("a", 2, move=1),
+    )
+    trajectories = [make_trajectory(*pair, rewards={"a": 0.5, "b": -1 / 3}), FAILED]
+    write_trajectories(tmp_path / "a.jsonl", trajectories)
+    assert read_trajectories(tmp_path / "a.jsonl") == trajectories
+    first, *_ = (json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines())
+    assert first["rewards"] == {"a": 0.5, "b": -1 / 3}
+    assert [turn.get("moved_with") for turn in first["turns"]] == [["b"], ["a"], None]
+    assert [turn.get("own_reward") for turn in first["turns"]] == [0.5, None, None]
+
+
 # a line as format 1 had it
 FORMAT_1 = (
     '{"format": 1, "question": "1 + 1?", "reference": ["2"], "sample": 2, "reward": 1.0, "outcome": "terminated", '
@@ -109,6 +124,8 @@ def test_files_without_what_was_added_later_are_read(tmp_path: Path) -> None:
     assert (trajectory.sample, trajectory.turns[0].logprobs, trajectory.metrics) == (2, (-0.5,), {"f1": 0.5})
     assert (trajectory.mode, trajectory.phase, trajectory.iteration) == (None, "", None)
     assert (trajectory.turns[0].advantage, trajectory.turns[0].prompt) == (None, None)
+    turn = trajectory.turns[0]
+    assert (turn.move, turn.moved_with, turn.own_reward, trajectory.rewards) == (None, (), 0.0, {})
     row = RecordedTurns([trajectory], "solver", advantages=[2.0])[0]
     assert (row.prompt_ids, row.response_ids, row.advantage) == ((5, 6), (7,), 2.0)
 
@@ -197,7 +214,10 @@ def test_a_crash_costs_the_last_line_only(tmp_path: Path, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, r"line 1: expected a recorded trajectory of format 1 or 2, got 3; record it anew"),
+        (
+            {"format": 4},
+            r"line 1: expected a recorded trajectory of format 1 or 2 or 3, got 4; record it anew",
+        ),
         (
             {"question": None, "reference": None},
             r"an entry of the trajectory is missing, unknown or mistyped",

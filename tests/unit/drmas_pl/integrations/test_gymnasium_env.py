@@ -199,7 +199,7 @@ def test_tasks_and_the_word_for_success_are_the_environment_s_own() -> None:
 def test_a_time_limit_truncates_and_is_no_success() -> None:
     env = GymnasiumTextEnv(gymnasium.wrappers.TimeLimit(Walk(is_success=True), 1))
     env.reset(seed=2)
-    assert env.step("0")[2:] == (False, True, {"success": False, "metrics": {}})
+    assert env.step("0")[2:] == (False, True, {"success": False, "metrics": {}, "rewards": {}})
 
 
 @pytest.mark.parametrize("env", [Walk(), gymnasium.make("FrozenLake-v1")], ids=["plain", "made"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -377,6 +378,36 @@ class Chatty(TwoClimbers):
         return Move(("scout",), messages=())
 
 
+class Paying(Ladder):
+    def act(self, action: str) -> StepResult:
+        return replace(super().act(action), rewards={"stranger": 1.0})
+
+
+class Whisper(TwoClimbers):
+    """Both look at once, and each hears the other at once."""
+
+    def begin(self) -> Any:
+        super().begin()
+        return (set(self.possible_agents),)
+
+    def play(self, agent: str, parsed: Parsed) -> Move:
+        return Move((set(self.possible_agents),), action="up" if agent == "scout" else None)
+
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        told = tuple(Message(name, "whisper", parsed.action) for name, parsed in self._told.items())
+        return (*self.history, *told)
+
+
+class OneByOne(Whisper):
+    """Makes something else of utterances that are told together."""
+
+    visible_messages = TwoClimbers.visible_messages
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + isinstance(action, Mapping), *rest
+
+
 class Forgetful(TwoClimbers):
     def clone(self) -> Any:
         twin = super().clone()
@@ -417,6 +448,8 @@ class Loose(TwoClimbers):
         ),
         (LocalWords, r"LocalWords.*: LocalWords.play: local_reward must be a number, got 'much' \(str\)"),
         (Chatty, "Chatty: an episode: expected to end within 1000 steps"),
+        (Whisper, "Whisper.observe while others move at once: expected no change"),
+        (OneByOne, "OneByOne: utterances told at once and one after the other: step 0: expected no change"),
         (Forgetful, "Forgetful: playing the .* after step"),
         (
             Loose,
@@ -427,6 +460,14 @@ class Loose(TwoClimbers):
 def test_a_broken_team_is_told_what_is_wrong(kind: type[TwoClimbers], message: str) -> None:
     with pytest.raises(CheckFailed, match=message):
         check_team(kind(Ladder()))
+
+
+def test_rewards_are_for_agents_of_the_team() -> None:
+    check_env(Paying(), actions=["up"])
+    with pytest.raises(
+        CheckFailed, match=r"Paying.step rewards \['stranger'\]; this team has \['scout', 'climber'\]"
+    ):
+        check_team(TwoClimbers(Paying()))
 
 
 def test_a_world_that_cannot_be_cloned_fails_the_team() -> None:

@@ -266,3 +266,19 @@ def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:
         "train/group/idle/skipped": 0.0,
         "train/group/idle/rows": 0.0,
     }
+
+
+def test_what_agents_are_paid_alone_is_averaged_over_trajectories() -> None:
+    task = make_tasks(1)[0]
+    turns = (make_turn("writer"), make_turn("editor"))
+    games = [
+        Trajectory(task, sample, turns, 0.0, "terminated", rewards={"writer": paid, "editor": -paid})
+        for sample, paid in enumerate((1.0, 0.0, -0.25))
+    ]
+    failed = Trajectory(task, 3, turns, 0.0, "failed", rewards={"writer": 9.0})
+    found = collection_metrics("train", [*games, failed], NAMES)
+    assert (found["train/writer/reward"], found["train/editor/reward"]) == (0.25, -0.25)
+    assert not any(
+        name.endswith("r/reward")
+        for name in collection_metrics("train", [replace(games[0], rewards={})], NAMES)
+    )

@@ -1,0 +1,116 @@
+"""One play of a team on a task, from what its agents say to the trajectory; knows no engine.
+
+Whoever plays asks for the agents that move now, has each of them speak, gives their turns a place, steps the team and adds what came of it:
+
+    while names := episode.speakers:
+        turns = episode.place([...])
+        episode.add(turns, team.step(utterances(turns)))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from drmas_pl.env import Outcome
+from drmas_pl.errors import EnvironmentFault
+from drmas_pl.team import Team, Utterances
+from drmas_pl.types import Mode, Task, Trajectory, Turn
+
+
+class Episode:
+    """Collects the turns of a trajectory.
+
+    Args:
+        team: The team that plays, just reset.
+        observation: What ``reset`` returned.
+        max_calls: Largest number of turns; a move that needs more than are left is not made.
+    """
+
+    def __init__(self, team: Team, observation: str, *, max_calls: int) -> None:
+        self.team = team
+        self.observation = observation
+        self.max_calls = max_calls
+        self.turns: list[Turn] = []
+        self.moves = 0
+        self.reward = 0.0
+        self.rewards: dict[str, float] = {}
+        self.terminated = False
+        self.info: dict[str, Any] = {}
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Agents that move now, in the order of their turns; none when the episode is over or too few calls are left."""
+        names = self.team.agents_selection
+        return names if len(self.turns) + len(names) <= self.max_calls else ()
+
+    def place(self, spoken: Sequence[Turn]) -> tuple[Turn, ...]:
+        """Return what the speakers said, in their order, as turns that know their place in the trajectory."""
+        names = [turn.agent for turn in spoken]
+        return tuple(
+            replace(
+                turn,
+                index=len(self.turns) + place,
+                agent_index=sum(earlier.agent == turn.agent for earlier in self.turns),
+                step=self.team.turn,
+                move=self.moves,
+                moved_with=tuple(name for name in names if name != turn.agent),
+                observation=self.observation,
+            )
+            for place, turn in enumerate(spoken)
+        )
+
+    def add(self, turns: Sequence[Turn], outcome: Outcome) -> None:
+        """Add a move and what the team made of it.
+
+        Args:
+            turns: What :meth:`place` returned.
+            outcome: What the team's ``step`` returned.
+        """
+        told, gained, self.terminated, _, self.info = outcome
+        if self.team.turn > turns[0].step:
+            self.observation = told
+        local_rewards = self.info["local_rewards"]
+        self.turns += (replace(turn, local_reward=local_rewards.get(turn.agent, 0.0)) for turn in turns)
+        self.turns[-1] = replace(self.turns[-1], reward=gained)
+        self.reward += gained
+        self.moves += 1
+        for agent, paid in self.info["rewards"].items():
+            self.rewards[agent] = self.rewards.get(agent, 0.0) + paid
+            self._pay(agent, paid)
+
+    def trajectory(self, task: Task, sample: int, *, mode: Mode) -> Trajectory:
+        """Return what was played.
+
+        Raises:
+            EnvironmentFault: Rewards add up to what is no finite number.
+        """
+        total = self.reward + sum(turn.local_reward for turn in self.turns) + sum(self.rewards.values())
+        if not math.isfinite(total):
+            raise EnvironmentFault(f"the reward is {total}; environments must give finite numbers")
+        return Trajectory(
+            task,
+            sample,
+            tuple(self.turns),
+            self.reward,
+            "terminated" if self.terminated else "truncated",
+            self.terminated and bool(self.info.get("success", False)),
+            self.info.get("metrics", {}),
+            mode=mode,
+            rewards=self.rewards,
+        )
+
+    def _pay(self, agent: str, paid: float) -> None:
+        """Put an agent's own reward on its latest turn; before its first one there is none."""
+        for place in range(len(self.turns) - 1, -1, -1):
+            turn = self.turns[place]
+            if turn.agent == agent:
+                self.turns[place] = replace(turn, own_reward=turn.own_reward + paid)
+                return
+
+
+def utterances(turns: Sequence[Turn]) -> Utterances:
+    """Return what a team is told of a move: one utterance, or several by agent."""
+    return turns[0].parsed if len(turns) == 1 else {turn.agent: turn.parsed for turn in turns}
