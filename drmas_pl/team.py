@@ -1,7 +1,7 @@
 """The team: whose turn it is, who sees what, and which utterance becomes the environment's action.
 
 A team is a Gymnasium wrapper around a :class:`~drmas_pl.env.TextEnv`, so one rollout loop serves every topology. Authors write
-``begin`` (who speaks first) and ``play`` (what follows from an utterance); where several agents move at once, ``play_together`` says what
+``begin`` (who speaks first) and ``play`` (what follows from an utterance); where several agents move at once, ``play_jointly`` says what
 follows from all of their utterances. Words follow PettingZoo: ``possible_agents``, ``agent_selection``, ``observe``.
 """
 
@@ -118,7 +118,7 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Decide what follows from a *valid* utterance of ``agent``."""
 
-    def play_together(self, utterances: Mapping[str, Parsed]) -> Move:
+    def play_jointly(self, utterances: Mapping[str, Parsed]) -> Move:
         """Decide what follows from the *valid* utterances of agents that moved at once.
 
         By default each is played, in the order of ``possible_agents``, and what they lead to is joined: messages and actions one behind the
@@ -226,7 +226,7 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
         told = {agent: self._told[agent] for agent in agents}
         self._told = {}
         return self._apply(
-            self._decide_together(told) if len(told) > 1 else self._decide(*told.popitem()), agents
+            self._decide_jointly(told) if len(told) > 1 else self._decide(*told.popitem()), agents
         )
 
     def clone(self: Self) -> Self:
@@ -333,14 +333,14 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
             return Move(ends=True)
         return self._checked("recover", self.recover(agent, parsed))
 
-    def _decide_together(self, told: Mapping[str, Parsed]) -> Move:
+    def _decide_jointly(self, told: Mapping[str, Parsed]) -> Move:
         """Decide about utterances made at once."""
         read = {agent: self._interpreted(agent, parsed) for agent, parsed in told.items()}
         valid = {agent: parsed for agent, parsed in read.items() if parsed.status == "valid"}
         if len(valid) < len(read) and self.on_invalid == "end":
             return Move(ends=True)
         if valid:
-            return self._checked("play_together", self.play_together(valid))
+            return self._checked("play_jointly", self.play_jointly(valid))
         return self._checked("recover", self.recover(*next(iter(read.items()))))
 
     def _interpreted(self, agent: str, parsed: Parsed) -> Parsed:

@@ -66,9 +66,9 @@ class Planned(Team):
         return (self._step(0),)
 
     def play(self, agent: str, parsed: Parsed) -> Move:
-        return self.play_together({agent: parsed})
+        return self.play_jointly({agent: parsed})
 
-    def play_together(self, utterances: Any) -> Move:
+    def play_jointly(self, utterances: Any) -> Move:
         self.made += 1
         said = {agent: parsed.action for agent, parsed in utterances.items()}
         acts = self.made % 2 == 0 or self.made % len(self.plan) == 0

@@ -299,7 +299,7 @@ def test_a_local_reward_is_for_those_who_moved() -> None:
 
 def test_a_number_goes_to_each_who_moved() -> None:
     class Equal(Panel):
-        def play_together(self, utterances: Mapping[str, Parsed]) -> Move:
+        def play_jointly(self, utterances: Mapping[str, Parsed]) -> Move:
             return Move(action="both", local_reward=0.5, speakers=("chair",))
 
     team = panel(kind=Equal)
@@ -307,14 +307,14 @@ def test_a_number_goes_to_each_who_moved() -> None:
     assert team.step({"a": "1", "b": "2"})[4]["local_rewards"] == {"a": 0.5, "b": 0.5}
 
 
-def test_what_play_together_returns_is_checked() -> None:
+def test_what_play_jointly_returns_is_checked() -> None:
     class Wordy(Panel):
-        def play_together(self, utterances: Mapping[str, Parsed]) -> Any:
+        def play_jointly(self, utterances: Mapping[str, Parsed]) -> Any:
             return "both"
 
     team = panel(kind=Wordy)
     team.step("go")
-    with pytest.raises(ContractError, match=r"what Wordy.play_together returns must be a Move, got 'both'"):
+    with pytest.raises(ContractError, match=r"what Wordy.play_jointly returns must be a Move, got 'both'"):
         team.step({"a": "1", "b": "2"})
 
 
