@@ -172,11 +172,10 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
     from drmas_pl.config.report import header, outcome
     from drmas_pl.config.roles import with_chat_templates
     from drmas_pl.config.sweeps import check_metrics, sweep_value
-    from drmas_pl.trainer.callbacks import ProgressBar
 
     plain = with_chat_templates(config)
     check_folder(plain["output_dir"], plain["resume"])
-    run = build_run(plain, callbacks=[ConfigFile(plain, iteration=iteration), ProgressBar()])
+    run = build_run(plain, callbacks=[ConfigFile(plain, iteration=iteration)])
     try:
         metrics = check_metrics(plain["sweep_metric"], run.team)
         print(header(run, plain), flush=True)

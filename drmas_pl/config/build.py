@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 import torch
-from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerStatus
 
@@ -34,7 +33,6 @@ from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.models.loading import check_model
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
-from drmas_pl.trainer.callbacks import ProgressBar
 from drmas_pl.trainer.checks import TrainedAgent
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -256,7 +254,7 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
         "evaluation": settings(EvaluationSettings, {**evaluation, "sampling": sampling}, "evaluation"),
         "seed": config["seed"],
         "callbacks": (
-            *(callback for callback in callbacks if not _replaced(callback, configured)),
+            *callbacks,
             *configured,
         ),
         "logger": tuple(build(node, f"logger.{name}") for name, node in config["logger"].items()),
@@ -264,8 +262,3 @@ def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiA
     }
     trainer: MultiAgentTrainer = construct(MultiAgentTrainer, {**options, **objects}, "trainer")
     return trainer
-
-
-def _replaced(callback: Any, configured: Sequence[Any]) -> bool:
-    """Tell whether a configured progress bar of Lightning takes the place of the shipped one."""
-    return isinstance(callback, ProgressBar) and any(isinstance(item, LightningBar) for item in configured)

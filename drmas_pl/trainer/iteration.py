@@ -5,7 +5,7 @@ A stage that loses a worker is repeated from the last snapshot, see :class:`~drm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,7 +93,13 @@ def score_rollout(
 
 
 def learn(
-    batch: ScoredBatch, fit: FitContext, *, schedule: Schedule, iteration: int, seed: int
+    batch: ScoredBatch,
+    fit: FitContext,
+    *,
+    schedule: Schedule,
+    iteration: int,
+    seed: int,
+    begun: Callable[[str, int, int], None] = lambda name, place, count: None,
 ) -> UpdateReports:
     """Update every critic, and the worker groups whose turn it is; a snapshot is part of either stage.
 
@@ -103,6 +109,7 @@ def learn(
         schedule: Which worker groups learn in which iteration.
         iteration: Counted from 0.
         seed: Run seed.
+        begun: Called when a worker group begins to learn, with its name, its place among those that learn, and their number.
 
     Raises:
         TrainingStopped: Too many minibatches had to be skipped, or a worker was lost too often.
@@ -116,11 +123,14 @@ def learn(
     trainable = [name for name, group in fit.groups.items() if group.settings.trainable]
     names = learning_groups(schedule, trainable, iteration)
     seeds = {name: derive_seed(seed, "update", iteration, name) for name in names}
-    return UpdateReports(fit.retry.run_update(update_and_sync, batch.rows, fit, seeds), critics)
+    return UpdateReports(fit.retry.run_update(update_and_sync, batch.rows, fit, seeds, begun), critics)
 
 
 def update_and_sync(
-    rows: Mapping[str, list[TrainingRow]], fit: FitContext, seeds: Mapping[str, int]
+    rows: Mapping[str, list[TrainingRow]],
+    fit: FitContext,
+    seeds: Mapping[str, int],
+    begun: Callable[[str, int, int], None] = lambda name, place, count: None,
 ) -> dict[str, UpdateReport]:
     """Update the worker groups named in ``seeds``; engines that are idle take over new weights while other groups still learn.
 
@@ -128,9 +138,11 @@ def update_and_sync(
         rows: Training rows by agent name.
         fit: Workers and rollouts.
         seeds: Seed of the minibatches by worker group.
+        begun: See :func:`learn`.
     """
     with BackgroundWeightSync(idle=fit.rollouts.engines_idle) as sync:
-        return update_workers([fit.groups[name] for name in seeds], rows, seeds, learnt=sync.begin)
+        workers = [fit.groups[name] for name in seeds]
+        return update_workers(workers, rows, seeds, begun=begun, learnt=sync.begin)
 
 
 def apply_kl_penalty(turns: TurnBatch, groups: Iterable[PolicyWorkerProtocol]) -> TurnBatch:

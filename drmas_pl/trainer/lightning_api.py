@@ -72,6 +72,8 @@ class TrainerProperties:
     module: TeamModule
     context: FitContext | None
     max_iterations: int
+    seed: int
+    hparams: Mapping[str, Any] | None
     callback_metrics: dict[str, Tensor]
 
     # the run is one epoch, in which nothing is accumulated

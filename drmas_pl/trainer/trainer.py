@@ -10,12 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import ProgressBar as LightningBar
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 from torch import Tensor
@@ -68,6 +70,7 @@ from drmas_pl.trainer.metrics import (
     signal_metrics,
     update_metrics,
 )
+from drmas_pl.trainer.progress_bar import ProgressBar
 from drmas_pl.trainer.rollouts import AsyncRollouts, SyncRollouts, make_collector
 from drmas_pl.trainer.run_directory import RunDirectory, with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
@@ -118,6 +121,8 @@ class MultiAgentTrainer(TrainerProperties):
         record_prompts: Write the text of every prompt beside its ids.
         allow_changed_data: Resume although the data changed.
         env_check: Play a few turns on copies of team and environment before training, and refuse what breaks its contract.
+        enable_progress_bar: Show the run, in a panel in a terminal and in a notebook, by lines elsewhere; a progress bar among the
+            callbacks takes its place.
 
     Raises:
         ConfigError: A callback cannot work here, a phase is unknown, or the setting asks for several devices in one process.
@@ -150,6 +155,7 @@ class MultiAgentTrainer(TrainerProperties):
         record_prompts: bool = False,
         allow_changed_data: bool = False,
         env_check: bool = True,
+        enable_progress_bar: bool = True,
     ) -> None:
         callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         check_arguments(MultiAgentTrainer.__init__, {**locals(), "callbacks": ()})
@@ -167,6 +173,10 @@ class MultiAgentTrainer(TrainerProperties):
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
         evaluation = evaluation or EvaluationSettings()
         check_callbacks(callbacks, loggers=loggers, validates=evaluation.every > 0 or fast_dev_run)
+        if enable_progress_bar and not any(
+            isinstance(item, (ProgressBar, LightningBar)) for item in callbacks
+        ):
+            callbacks.insert(0, ProgressBar())
         limit_batches((), limit_val_batches)
         self.precision = precision
         self.max_iterations = 1 if fast_dev_run else max_iterations
@@ -271,7 +281,14 @@ class MultiAgentTrainer(TrainerProperties):
         """Update every scheduled worker, and bring new weights to idle engines."""
         index = self.iteration
         self._call("on_update_start", batch, index)
-        reports = learn(batch, self.running, schedule=self.schedule, iteration=index, seed=self.seed)
+        reports = learn(
+            batch,
+            self.running,
+            schedule=self.schedule,
+            iteration=index,
+            seed=self.seed,
+            begun=partial(self._call, "on_worker_update_start"),
+        )
         self._call("on_update_end", reports, index)
         return reports
 

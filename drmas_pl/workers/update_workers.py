@@ -15,6 +15,7 @@ def update_workers(
     rows: Mapping[str, Sequence[TrainingRow]],
     seeds: Mapping[str, int],
     *,
+    begun: Callable[[str, int, int], None] = lambda name, place, count: None,
     learnt: Callable[[PolicyWorkerProtocol], None] = lambda group: None,
 ) -> dict[str, UpdateReport]:
     """Run the optimizer steps of every group on its agents' rows.
@@ -23,6 +24,7 @@ def update_workers(
         groups: Groups that learn.
         rows: Rows by agent name.
         seeds: Seed of the shuffle into minibatches by group.
+        begun: Called when a group begins, with its name, its place from 1 on among the groups, and their number.
         learnt: Called with a group that is asleep again while others may still have to learn.
 
     Returns:
@@ -33,14 +35,17 @@ def update_workers(
         TrainingStopped: Too many minibatches of a group had to be skipped.
     """
     reports: dict[str, UpdateReport] = {}
+    place = {group.name: number for number, group in enumerate(groups, start=1)}
     with ExitStack() as stack:
         ends = {}
         for group in groups:
             if group.owns_devices:
+                begun(group.name, place[group.name], len(groups))
                 stack.enter_context(group.training())
                 ends[group.name] = group.begin_update(_own(group, rows), seed=seeds[group.name])
         for group in groups:
             if group.name not in ends:
+                begun(group.name, place[group.name], len(groups))
                 with group.training():
                     reports[group.name] = group.update(_own(group, rows), seed=seeds[group.name])
                 learnt(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 
 # CPU seconds of `_work` on one core of an ordinary machine
 USUAL = 0.014
@@ -27,3 +28,16 @@ def _work() -> float:
     for number in range(200_000):
         total += number
     return time.process_time() - started
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that another thread or process does.
+
+    Raises:
+        TimeoutError: It has not come about within ``seconds`` of an ordinary machine.
+    """
+    end = time.monotonic() + allowed(seconds)
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing came about within {seconds:g} s")
+        time.sleep(0.01)

@@ -19,7 +19,6 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from drmas_pl.config.build import build_data, build_env, build_run, build_team, build_trainer, end_wandb
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing.conformance import probe_team
-from drmas_pl.trainer.callbacks import ProgressBar
 from drmas_pl.types import Task
 from tests.helpers.launching import configure
 from tests.helpers.pace import allowed
@@ -191,7 +190,7 @@ def test_a_configured_progress_bar_takes_the_place_of_the_shipped_one(
         f"trainer.callbacks=[{{_target_: lightning.pytorch.callbacks.{kind}}}]",
         f"output_dir={tmp_path}",
     )
-    trainer = build_trainer(configure("+env=math", "+agents=loop", *words), [ProgressBar()])
+    trainer = build_trainer(configure("+env=math", "+agents=loop", *words), [])
     assert len(trainer.callbacks) == kept and type(trainer.callbacks[-1]).__name__ == kind
 
 

@@ -1,87 +1,136 @@
-"""The line a person sees, how often without a terminal, and the bar in one."""
+"""What the callback notes of a run, phase by phase."""
 
 from __future__ import annotations
 
-import io
-import logging
-import sys
-from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.callbacks import RichProgressBar
 
-from drmas_pl.trainer.callbacks import ProgressBar, describe
+from drmas_pl.trainer import progress_bar
 from drmas_pl.trainer.diagnosis import Finding
-
-METRICS = {"train/reward": 0.5, "train/a/calls": 1.25, "train/b/calls": 2.0, "train/a/grad_norm": 0.4}
-
-
-def follow(bar: ProgressBar, iterations: int, first: int = 1, causes: Sequence[str] = ()) -> None:
-    """Show a run of so many iterations that something keeps from learning."""
-    trainer: Any = SimpleNamespace(
-        iteration=first - 1,
-        max_iterations=iterations,
-        agents={"a": None, "b": None},
-        state=SimpleNamespace(diagnoses=[Finding("", cause=cause) for cause in causes]),
-    )
-    bar.on_train_start(trainer, None)
-    for iteration in range(first, iterations + 1):
-        trainer.iteration = iteration
-        bar.on_train_batch_end(trainer, None, METRICS, (), iteration - 1)
-    bar.on_train_end(trainer, None)
+from drmas_pl.trainer.progress import RunProgress
+from drmas_pl.trainer.progress_bar import ProgressBar, title_of
+from tests.helpers.progress import conversation
+from tests.helpers.runs import run
+from tests.helpers.toy import make_trainer
 
 
-def test_the_line_holds_reward_calls_and_the_norms_there_are() -> None:
-    assert describe(METRICS, ["a", "b"]) == "reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
-    assert describe({}, ["a"]) == "reward - | calls a 0.0"
+class Recorder:
+    """Stands for a display, and notes the phases."""
+
+    def __init__(self, progress: RunProgress) -> None:
+        self.progress = progress
+        self.seen: list[str] = []
+
+    def open(self) -> None:
+        self.seen.append("open")
+
+    def refresh(self) -> None:
+        self.seen.append(self.progress.phase)
+
+    def show_iteration(self) -> None:
+        self.seen.append(f"iteration {self.progress.iteration}")
+
+    def show_validation(self) -> None:
+        self.seen.append(f"validated {len(self.progress.evaluations)}")
+
+    def close(self) -> None:
+        self.seen.append("close")
 
 
-@pytest.mark.parametrize(
-    ("iterations", "lines", "shown"),
-    [(3, 20, [1, 2, 3]), (100, 4, [25, 50, 75, 100]), (10, 4, [2, 4, 6, 8, 10])],
-)
-def test_without_a_terminal_some_lines_are_logged(
-    caplog: pytest.LogCaptureFixture, iterations: int, lines: int, shown: list[int]
-) -> None:
-    with caplog.at_level(logging.INFO):
-        follow(ProgressBar(lines=lines), iterations)
-    assert [record.args[0] for record in caplog.records] == shown  # type: ignore[index]
-    assert (
-        caplog.messages[-1]
-        == f"iteration {iterations}/{iterations}  reward 0.50 | calls a 1.2 b 2.0 | grad a 0.40"
-    )
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    made: list[Recorder] = []
+
+    def choose(progress: RunProgress, **options: Any) -> Recorder:
+        made.append(Recorder(progress))
+        return made[-1]
+
+    monkeypatch.setattr(progress_bar, "choose_display", choose)
+    return made
 
 
-def test_the_line_says_what_keeps_an_iteration_from_learning(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        follow(ProgressBar(), 1, causes=["all agents frozen", "all rewards equal"])
-    assert caplog.messages[0].endswith("grad a 0.40 | all agents frozen | all rewards equal")
+def test_a_run_is_shown_phase_by_phase(tmp_path: Path, recorders: list[Recorder]) -> None:
+    run(tmp_path, max_iterations=1)
+    (recorder,) = recorders
+    assert recorder.seen == [
+        "open",
+        "validation",
+        "validated 1",
+        "play",
+        "grade",
+        "update",
+        "update writer, 1 of 2",
+        "update editor, 2 of 2",
+        "iteration 1",
+        "validation",
+        "validated 2",
+        "save",
+        "done",
+        "close",
+    ]
+    progress = recorder.progress
+    assert progress.total == 1 and progress.iteration == 1 and progress.validated_at == 1
+    assert progress.tokens_per_second and progress.tokens_per_second > 0
+    assert progress.conversation is not None and progress.conversation.turns
+    assert "train/reward" in progress.metrics and progress.title.endswith("seed 0  cpu")
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+def test_a_resumed_run_begins_where_it_was(tmp_path: Path, recorders: list[Recorder]) -> None:
+    run(tmp_path, max_iterations=1)
+    run(tmp_path, resume=tmp_path, max_iterations=2)
+    assert recorders[-1].progress.first == 1
+    assert [one["iteration"] for one in recorders[-1].progress.evaluations] == [0, 1, 2]
 
 
-def test_in_a_terminal_a_bar_moves_from_the_resumed_iteration(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with caplog.at_level(logging.INFO):
-        follow(ProgressBar(), 5, first=4)
-    assert (
-        "3/5" in terminal.getvalue() and "5/5" in terminal.getvalue() and "reward 0.50" in terminal.getvalue()
-    )
-    assert not caplog.messages
+def test_the_display_is_closed_when_a_run_breaks(tmp_path: Path, recorders: list[Recorder]) -> None:
+    class Broken(ProgressBar):
+        def on_rollout_end(self, *args: Any) -> None:
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        run(tmp_path, callbacks=[Broken()])
+    assert recorders[-1].seen[-1] == "close"
 
 
-def test_an_exception_closes_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
+def test_causes_are_shown(recorders: list[Recorder]) -> None:
     bar = ProgressBar()
-    trainer: Any = SimpleNamespace(iteration=0, max_iterations=2, agents={})
-    bar.on_train_start(trainer, None)
-    assert bar._bar is not None
+    bar._progress = RunProgress("", "", ("a",), 2, 0, 0.0)
+    bar._display = Recorder(bar._progress)
+    state = SimpleNamespace(diagnoses=[Finding("", cause="all rewards equal")])
+    trainer: Any = SimpleNamespace(iteration=1, state=state)
+    bar.on_train_batch_end(trainer, None, {"train/reward": 0.5}, (), 0)
+    assert bar._progress.causes == ["all rewards equal"] and bar._progress.metrics == {"train/reward": 0.5}
+
+
+def test_outside_of_a_fit_nothing_is_shown() -> None:
+    bar = ProgressBar()
+    trainer: Any = SimpleNamespace()
+    bar.on_validation_start(trainer, None)
+    bar.on_validation_end(trainer, None)
     bar.on_exception(trainer, None, RuntimeError())
-    assert bar._bar is None
+
+
+def test_a_bar_is_there_unless_it_is_switched_off_or_another_one_is(tmp_path: Path) -> None:
+    def bars(**options: Any) -> list[str]:
+        return [type(item).__name__ for item in make_trainer(tmp_path, **options).callbacks]
+
+    own = ProgressBar()
+    assert bars() == ["ProgressBar"] and bars(enable_progress_bar=False) == []
+    assert bars(callbacks=[RichProgressBar()]) == ["RichProgressBar"]
+    assert make_trainer(tmp_path, callbacks=own).callbacks == [own]
+
+
+def test_a_title_names_environment_and_team_where_they_are_known() -> None:
+    trainer: Any = SimpleNamespace(
+        hparams={"env": {"name": "search"}, "agents": {"name": "hierarchy"}},
+        seed=3,
+        fabric=SimpleNamespace(device="cpu"),
+        team=conversation(),
+    )
+    assert title_of(trainer) == "search-hierarchy  seed 3  cpu"
+    trainer.hparams = None
+    assert title_of(trainer) == "Trajectory  seed 3  cpu"

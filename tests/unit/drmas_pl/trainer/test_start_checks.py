@@ -89,7 +89,7 @@ def test_what_is_no_callback_is_refused(callbacks: list[Any], tmp_path: Path) ->
 
 def test_callbacks_and_loggers_may_come_alone_and_loggers_as_a_flag(tmp_path: Path) -> None:
     timer, logger = Timer(), CSVLogger(str(tmp_path))
-    trainer = make_trainer(tmp_path, callbacks=timer, logger=logger)
+    trainer = make_trainer(tmp_path, callbacks=timer, logger=logger, enable_progress_bar=False)
     assert trainer.callbacks == [timer] and trainer.loggers == [logger]
     for nothing in (False, None, ()):
         assert make_trainer(tmp_path, logger=nothing).loggers == []

@@ -181,12 +181,14 @@ def test_hooks_are_called_in_order_with_trainer_module_and_batch(tmp_path: Path)
     )
     validation = evaluation_hooks("validation")
     rollout = ["on_rollout_start", "on_rollout_end"]
-    update = ["on_update_start", "on_update_end"]
+    update = ["on_update_start", *2 * ["on_worker_update_start"], "on_update_end"]
     loop = ["on_train_batch_start", *rollout, *update, "on_train_batch_end", *validation]
     assert [name for name, _ in spy.calls] == [
         *("setup fit", "on_fit_start", *validation, "on_train_start", "on_train_epoch_start", *loop, *loop),
         *("on_train_epoch_end", "on_train_end", "on_save_checkpoint", "on_fit_end", "teardown fit"),
     ]
+    workers = [args[2:] for name, args in spy.calls if name == "on_worker_update_start"]
+    assert workers == 2 * [("writer", 1, 2), ("editor", 2, 2)]
     starts = [args for name, args in spy.calls if name == "on_train_batch_start"]
     assert [(args[2], args[3]) for args in starts] == [(trainer.data.tasks_for(n), n) for n in range(2)]
     assert all(args[0] is trainer and set(args[1].agents) == {"writer", "editor"} for _, args in spy.calls)
