@@ -18,6 +18,8 @@ PROGRAMS = {
     "evaluate": ("evaluate", "evaluate a checkpoint or a plain model"),
     "export": ("export", "write an agent's model as a plain Transformers folder"),
     "report": ("report", "show and compare runs"),
+    "view": ("view", "show runs in a browser while they go"),
+    "chat": ("chat", "ask a trained team"),
     "doctor": ("doctor", "say what this installation, or a model, can do"),
     "prepare-data": ("prepare_data", "fetch or check tasks, and build search indexes"),
     "serve-retriever": ("serve_retriever", "serve a search engine over HTTP"),

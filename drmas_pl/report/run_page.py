@@ -46,12 +46,24 @@ def write_page(folders: Sequence[Path], path: Path, *, max_bytes: int = MAX_BYTE
         path: File to write.
         max_bytes: Size of the page that conversations are sampled for.
     """
+    write_atomically(path, make_page(folders, max_bytes=max_bytes))
+
+
+def make_page(folders: Sequence[Path], *, max_bytes: int = MAX_BYTES, version: str | None = None) -> str:
+    """Return the page of one run, or of several beside each other.
+
+    Args:
+        folders: Run folders, at least one.
+        max_bytes: Size of the page that conversations are sampled for.
+        version: State of the folders. The page then asks its server for ``version`` and is loaded anew when that is another one; None for a
+            page that asks nobody.
+    """
     runs = [read_run(folder) for folder in folders]
     room = max(0, max_bytes - OTHER_BYTES) // len(runs)
     talks = [read_conversations(run.trajectories, run.agents, max_bytes=room) for run in runs]
     data = page_data(runs, talks)
     bodies = "\n".join(body for talk in talks for body in talk.bodies)
-    write_atomically(path, render(data, bodies))
+    return render(data, bodies, version=version)
 
 
 def page_data(runs: Sequence[RunFiles], talks: Sequence[Conversations]) -> dict[str, Any]:
@@ -103,17 +115,21 @@ def describe_run(run: RunFiles, talk: Conversations) -> dict[str, Any]:
     }
 
 
-def render(data: dict[str, Any], bodies: str) -> str:
+def render(data: dict[str, Any], bodies: str, *, version: str | None = None) -> str:
     """Fill the template.
 
     Args:
         data: What :func:`page_data` returned.
         bodies: Lines of escaped JSON, one for each row of the index.
+        version: See :func:`make_page`.
     """
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    live = (TEMPLATES / "live.js").read_text(encoding="utf-8") if version is not None else ""
+    scripts = f"'{_digest(script)}'" if version is None else f"'{_digest(script)}' '{_digest(live)}'"
+    asks = "" if version is None else "connect-src 'self'; "
     policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        f"default-src 'none'; script-src {scripts}; style-src '{_digest(style)}'; {asks}"
         "base-uri 'none'; form-action 'none'"
     )
     parts = {
@@ -123,6 +139,7 @@ def render(data: dict[str, Any], bodies: str) -> str:
         "data": to_json(data),
         "bodies": bodies,
         "script": script,
+        "live": f'<script data-version="{html.escape(version or "")}">{live}</script>\n' if live else "",
     }
     # one pass, so that what a model wrote is never taken for a slot
     return _SLOT.sub(lambda match: parts[match[1]], (TEMPLATES / "page.html").read_text(encoding="utf-8"))

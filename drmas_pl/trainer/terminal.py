@@ -341,10 +341,7 @@ def conversation_text(trajectory: Trajectory, agents: Sequence[str]) -> Renderab
     from rich.padding import Padding
     from rich.text import Text
 
-    outcome = "solved" if trajectory.success else trajectory.outcome
-    end = f"{outcome}, reward {decimals(trajectory.reward)}"
-    if trajectory.cause:
-        end = f"{end}: {printable(trajectory.cause)}"
+    end = _end_text(trajectory)
     parts: list[RenderableType] = [Text(f"task {trajectory.task.id}", style="bold")]
     parts.append(Padding(Text(printable(trajectory.task.question)), (0, 0, 0, 2)))
     seen = trajectory.task.question
@@ -360,6 +357,15 @@ def conversation_text(trajectory: Trajectory, agents: Sequence[str]) -> Renderab
         parts.append(Padding(Text(printable(turn.text) or "(nothing)"), (0, 0, 0, 2)))
     parts.append(Text(end, style="green" if trajectory.success else "yellow"))
     return Group(*parts)
+
+
+def _end_text(trajectory: Trajectory) -> str:
+    """Say how a trajectory ended; a question without a reference is played, and not graded."""
+    cause = f": {printable(trajectory.cause)}" if trajectory.cause else ""
+    if trajectory.failed and not trajectory.task.reference:
+        return f"not graded, since the question has no reference{cause}"
+    outcome = "solved" if trajectory.success else trajectory.outcome
+    return f"{outcome}, reward {decimals(trajectory.reward)}{cause}"
 
 
 def printable(text: str) -> str:
