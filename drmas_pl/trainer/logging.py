@@ -17,12 +17,14 @@ from lightning.fabric.loggers.logger import Logger as FabricLogger
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from drmas_pl.errors import ConfigError
+from drmas_pl.trainer.tensorboard import GroupedTensorBoardLogger
 from drmas_pl.utils.validation import shown
 
 log = logging.getLogger(__name__)
 
-# what the HPARAMS tab of TensorBoard compares runs by
+# what the HPARAMS tab of TensorBoard compares runs by: the last value of each
 SCORE = "validation/success"
+SCORES = (SCORE, "validation-greedy/success", "rollout/reward")
 
 
 def as_loggers(logger: Any, folder: Path) -> list[Logger]:
@@ -37,7 +39,7 @@ def as_loggers(logger: Any, folder: Path) -> list[Logger]:
     """
     if logger is True:
         options: dict[str, Any] = {"save_dir": folder, "version": ""}
-        return [TensorBoardLogger(name="tensorboard", **options), CSVLogger(name="csv", **options)]
+        return [GroupedTensorBoardLogger(name="tensorboard", **options), CSVLogger(name="csv", **options)]
     if logger is None or logger is False:
         return []
     loggers = [logger] if isinstance(logger, FabricLogger) else logger
@@ -126,7 +128,7 @@ def _declare(logger: TensorBoardLogger, hparams: Mapping[str, Any]) -> None:
     from torch.utils.tensorboard.summary import hparams as summaries
 
     logger.hparams.update(hparams)
-    for summary in summaries(dict(_flat(hparams)), {SCORE: 0.0}):
+    for summary in summaries(dict(_flat(hparams)), dict.fromkeys(SCORES, 0.0)):
         logger.experiment.file_writer.add_summary(summary)
 
 

@@ -57,6 +57,7 @@ from drmas_pl.trainer.checks import (
     check_unused,
     refuse,
 )
+from drmas_pl.trainer.conversation_log import log_conversations
 from drmas_pl.trainer.diagnosis import Finding, diagnose
 from drmas_pl.trainer.evaluation import Evaluation, evaluate
 from drmas_pl.trainer.fault_tolerance import StageRetry
@@ -535,6 +536,7 @@ class MultiAgentTrainer(TrainerProperties):
         result = self.running.retry.run(self._evaluate, "validation", tasks)
         self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
+        log_conversations(self.loggers, result.trajectories, step=self.iteration)
         check_monitors(self.callbacks, self.callback_metrics)
         self._end_evaluation("validation", tasks, result)
         self.state.enter(TrainerFn.FITTING, RunningStage.TRAINING)

@@ -198,7 +198,7 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     for seed in (0, 1):
         logs = tmp_path / "run" / str(seed) / "logs"
-        assert len(rows(logs)) == 4 and tensorboard(logs).Scalars("train/reward")
+        assert len(rows(logs)) == 4 and tensorboard(logs).Scalars("rollout/reward")
         config, steps = _wandb_run(logs)
         assert config["seed"] == seed and steps == [0, 1, 2, 2]
         assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", str(seed), [1, 2])

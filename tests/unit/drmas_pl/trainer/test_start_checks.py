@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Timer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.composite import Inherited, Standardized
@@ -24,6 +24,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rollout.collector import Collector
 from drmas_pl.trainer import trainer as trainer_module
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
+from drmas_pl.trainer.tensorboard import GroupedTensorBoardLogger
 from drmas_pl.types import SamplingParams, Task
 from drmas_pl.workers.build import AgentBinding, build_groups
 from drmas_pl.workers.learner import UpdateSettings
@@ -94,7 +95,7 @@ def test_callbacks_and_loggers_may_come_alone_and_loggers_as_a_flag(tmp_path: Pa
     for nothing in (False, None, ()):
         assert make_trainer(tmp_path, logger=nothing).loggers == []
     made = make_trainer(tmp_path, logger=True, max_iterations=1)
-    assert [type(one) for one in made.loggers] == [TensorBoardLogger, CSVLogger]
+    assert [type(one) for one in made.loggers] == [GroupedTensorBoardLogger, CSVLogger]
     made.fit(TEAM, make_groups(made.fabric), make_data(validation=None))
     assert (tmp_path / "logs" / "csv" / "metrics.csv").exists()
 
