@@ -21,6 +21,7 @@ from drmas_pl.envs.reasoning_gym import ReasoningGymEnv
 from drmas_pl.envs.search import SearchEnv
 from drmas_pl.envs.sokoban import SokobanEnv
 from drmas_pl.envs.sudoku import SudokuEnv
+from drmas_pl.integrations.gymnasium_env import GymnasiumTextEnv
 from drmas_pl.trainer.metric_registry import SECTIONS, Metric, declared_metric
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
@@ -33,6 +34,7 @@ DECLARING = (
     SokobanEnv,
     SudokuEnv,
     BoardGameEnv,
+    GymnasiumTextEnv,
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,

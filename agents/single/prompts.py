@@ -27,6 +27,16 @@ SEARCH: Final = {
     )
 }
 
+ACTION: Final = {
+    "full": Template(
+        "{question}\n\n{history}\n\n"
+        "Think about what to do next. Finish with exactly one <action>your action</action>.",
+        formats={"action": "You did: {text}", "information": "Then:\n{text}"},
+        separator="\n\n",
+    ),
+    "compact": transcript("act: ", {"information": "{text}\n"}),
+}
+
 TEXT: Final = {
     "full": Template(
         "{question}\n\n{history}",

@@ -90,6 +90,13 @@ class SearchActor(Agent):
     templates = prompts.SEARCH
 
 
+class ActionActor(Agent):
+    """Thinks as it likes and writes ``<action>…</action>``."""
+
+    grammar: ClassVar[Grammar] = ActionGrammar("action")
+    templates = prompts.ACTION
+
+
 class TextActor(Agent):
     """Says whatever the environment understands."""
 

@@ -10,16 +10,17 @@ from typing import Final, Literal, get_args
 
 import gymnasium
 
-from drmas_pl.agents.single.roles import SearchActor, SolutionActor, TextActor
+from drmas_pl.agents.single.roles import ActionActor, SearchActor, SolutionActor, TextActor
 from drmas_pl.parsing import Grammar, Parsed
 from drmas_pl.team import MAX_OBSERVATION_CHARS, Move, OnInvalid, Team
 from drmas_pl.types import Message
 
-Protocol = Literal["solution", "search", "text"]
+Protocol = Literal["solution", "search", "action", "text"]
 ACTOR: Final = "actor"
 GRAMMARS: Final[Mapping[Protocol, Grammar]] = {
     "solution": SolutionActor.grammar,
     "search": SearchActor.grammar,
+    "action": ActionActor.grammar,
     "text": TextActor.grammar,
 }
 
@@ -29,7 +30,8 @@ class SingleTeam(Team):
 
     Args:
         env: The environment.
-        protocol: What the agent may say: a ``solution`` with a ``\boxed{}`` answer, a ``search`` or ``answer`` action, or any ``text``.
+        protocol: What the agent may say: a ``solution`` with a ``\boxed{}`` answer, a ``search`` or ``answer`` action,
+            one ``<action>…</action>`` or any ``text``.
         on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` spends an environment turn on it.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         history_length: Number of latest messages shown; None shows all.

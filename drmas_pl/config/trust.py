@@ -40,8 +40,9 @@ _RISKS = {
     "allow_evaluating_scorers": "evaluates what models write",
 }
 _ENGINE = re.compile(r"engine\.(groups\.[^.]+\.)?url")
+_NAMED = re.compile(r"env\.(id|make|program)")
 _PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
-_TYPED = re.compile(r"_target_['\"]?\s*[:=]\s*['\"]?([\w.]+)")
+_TYPED = re.compile(r"(?:_target_|\benv\.(?:id|make|program))['\"]?\s*[:=]\s*['\"]?([\w.]+)")
 _SHIPPED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 
@@ -91,7 +92,11 @@ def check_trust(config: Mapping[str, Any], trust: Trust, file: Path) -> None:
         for place, name in _targets(config)
         if not (_known(name) or (isinstance(name, str) and trust.covers(name)))
     }
-    risks = {place: found for place, found in _risks(config) if not trust.covers(str(found[0]))}
+    risks = {
+        place: found
+        for place, found in _risks(config)
+        if not trust.covers(str(found[0]).replace(":", ".", 1))
+    }
     if not foreign and not risks:
         return
     lines = [f"{place}={name}" for place, name in foreign.items()]
@@ -170,11 +175,18 @@ def _risks(node: Any, place: str = "") -> Iterator[tuple[str, tuple[Any, str]]]:
     for key, value in node.items():
         inner = f"{place}.{key}".lstrip(".")
         effect = next((effect for words, effect in _RISKS.items() if f".{inner}".endswith(f".{words}")), None)
-        effect = effect or (_address_risk(inner, value) if key == "url" else None)
+        effect = effect or (_address_risk(inner, value) if key == "url" else _import_risk(inner, value))
         if effect is None:
             yield from _risks(value, inner)
         elif value and not (key == "python" and value == os.environ.get(_PYTHON_VARIABLE)):
             yield inner, (value, effect)
+
+
+def _import_risk(place: str, value: Any) -> str | None:
+    """Say what a name of the form ``module:name`` does where environments are named so; modules of the library are no risk."""
+    if not _NAMED.fullmatch(place) or not isinstance(value, str) or ":" not in value:
+        return None
+    return None if value.split(":")[0].split(".")[0] == "drmas_pl" else "imports this"
 
 
 def _address_risk(place: str, value: Any) -> str | None:

@@ -353,8 +353,8 @@ def test_an_environment_that_gymnasium_makes_is_played_from_its_start_states(fol
             "env: make failed with NameNotFound: Environment `Nope` doesn't exist",
         ),
         (
-            ["gymnasium.make", "env.id=CartPole-v1"],
-            "observations of CartPoleEnv are Box(",
+            ["gymnasium.make", "env.id=Pendulum-v1"],
+            "actions of PendulumEnv are Box(",
         ),
         (
             ["collections.OrderedDict"],

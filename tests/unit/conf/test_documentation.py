@@ -27,7 +27,9 @@ PLAYED = [
     ("sudoku", "single"),
     ("tictactoe", "self_play"),
     ("kuhn", "self_play"),
+    ("gymnasium", "single_action"),
 ]
+ASKED = {"gymnasium": ("env.id=FrozenLake-v1",)}
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (
     "agents.roles",
@@ -69,7 +71,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 @cache
 def shipped() -> frozenset[str]:
-    configs = [configure(f"+env={env}", f"+agents={agents}") for env, agents in PLAYED]
+    configs = [configure(f"+env={env}", f"+agents={agents}", *ASKED.get(env, ())) for env, agents in PLAYED]
     configs += [
         configure("+env=search", "+agents=hierarchy", f"retriever={option}") for option in GROUPS["retriever"]
     ]

@@ -44,10 +44,12 @@ PLAYABLE = {
     "sudoku": ("tool_planner", "single"),
     "tictactoe": ("self_play", "single"),
     "kuhn": ("self_play", "single"),
+    "gymnasium": ("single_action",),
 }
 # What a file leaves to the user.
 ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
+    ("env", "gymnasium"): ("env.id=FrozenLake-v1",),
     ("env", "custom"): ("env._target_=tests.helpers.toy.EvenEnv",),
     ("agents", "custom"): (
         "agents._target_=tests.helpers.toy.WriterEditor",
@@ -159,7 +161,8 @@ def test_shipped_worlds_and_teams_are_built_from_their_files(env: str, agents: s
     model = (
         ["model=tiny_random"] if agents == "single_search" else []
     )  # the small models have no words for searching alone
-    config = configure(f"+env={env}", f"+agents={agents}", f"output_dir={tmp_path}/run", *model)
+    asked = ASKED.get(("env", env), ())
+    config = configure(f"+env={env}", f"+agents={agents}", f"output_dir={tmp_path}/run", *model, *asked)
     env = build(config["env"], "env", skip=("name",))
     team = build(config["agents"], "agents", env, skip=("name", "roles"))
     assert isinstance(env, TextEnv) and isinstance(team, Team)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.agents.single import SearchActor, SingleTeam, SolutionActor, TextActor
+from drmas_pl.agents.single import ActionActor, SearchActor, SingleTeam, SolutionActor, TextActor
 from drmas_pl.agents.single.roles import ChoiceGrammar, TextGrammar
 from drmas_pl.agents.single.team import GRAMMARS
 from drmas_pl.env import StepResult, TextEnv
@@ -68,6 +68,14 @@ def test_any_text_will_do_where_it_may() -> None:
     assert start(protocol="text").step("the answer")[1] == 1.0
 
 
+def test_an_action_may_follow_on_any_thoughts() -> None:
+    assert start(protocol="action").step("let me see <action>my answer</action>")[1] == 1.0
+    shown = ActionActor.templates["compact"].text(
+        Observation("Q", (Message("env", "information", "a wall"),))
+    )
+    assert shown == "Q\na wall\nact: "
+
+
 def test_unusable_utterances_end_the_episode_or_cost_a_turn() -> None:
     assert start(protocol="search").step("nothing")[1:3] == (0.0, True)
     team = start(protocol="search", on_invalid="continue")
@@ -124,15 +132,16 @@ def test_grammar_options_count() -> None:
 
 
 def test_actors_read_words_as_the_team_does() -> None:
-    assert (SolutionActor.grammar, SearchActor.grammar, TextActor.grammar) == (
+    assert (SolutionActor.grammar, SearchActor.grammar, ActionActor.grammar, TextActor.grammar) == (
         GRAMMARS["solution"],
         GRAMMARS["search"],
+        GRAMMARS["action"],
         GRAMMARS["text"],
     )
     assert SolutionActor.templates["compact"].text(Observation("1 + 2 =")) == "1 + 2 =\nsolve: "
 
 
-@pytest.mark.parametrize("protocol", ["solution", "search", "text"])
+@pytest.mark.parametrize("protocol", ["solution", "search", "action", "text"])
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
 def test_keeps_the_contract_of_a_team(protocol: Any, on_invalid: Any) -> None:
     check_team(SingleTeam(Echo((TASK,)), protocol=protocol, on_invalid=on_invalid))

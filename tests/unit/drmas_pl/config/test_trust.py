@@ -51,6 +51,7 @@ def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("+env=reasoning_gym", "+agents=single", "cluster=ray", "engine=sglang"),
         ("+env=math", "+agents=single", "agents.roles.actor._target_=drmas_pl.agents.single.TextActor"),
         ("+env=custom", "env._target_=drmas_pl.GymnasiumTextEnv", "env.env=null", "+agents=single"),
+        ("+env=gymnasium", "env.id=drmas_pl.envs:drmas/Math-v0", "+agents=single_action"),
         ("experiment=paper_search",),
     ],
 )
@@ -126,6 +127,8 @@ def test_what_is_no_part_of_a_run_is_refused(stored: dict[str, Any], target: Any
     ("place", "value", "effect"),
     [
         ("engine.python", "/tmp/evil", "starts this program"),
+        ("env.id", "evil:Env-v0", "imports this"),
+        ("env.make", "evil:make", "imports this"),
         ("engine.groups.shared.python", "/tmp/evil", "starts this program"),
         ("engine.server.arguments", {"trust-remote-code": True}, "gives these to the server"),
         ("engine.groups.shared.server.environment", {"LD_PRELOAD": "x"}, "starts the server with these"),
