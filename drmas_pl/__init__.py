@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from drmas_pl.agent import Agent
     from drmas_pl.algorithms.estimators import GroupNormalizer
     from drmas_pl.algorithms.objective import PolicyObjective
+    from drmas_pl.api import TrainingResult, train
     from drmas_pl.data.module import TaskDataModule
     from drmas_pl.env import StepResult, TextEnv
     from drmas_pl.integrations.gymnasium_env import GymnasiumTextEnv
@@ -38,12 +39,14 @@ _HOMES = {
     "TaskDataModule": "data.module",
     "Team": "team",
     "TextEnv": "env",
+    "TrainingResult": "api.result",
     "Trajectory": "types",
     "Turn": "types",
     "build_groups": "workers.build",
     "check_env": "testing.conformance",
     "check_team": "testing.conformance",
     "play": "rollout.play",
+    "train": "api.training",
 }
 __all__ = [
     "Agent",
@@ -59,6 +62,7 @@ __all__ = [
     "TaskDataModule",
     "Team",
     "TextEnv",
+    "TrainingResult",
     "Trajectory",
     "Turn",
     "__version__",
@@ -66,6 +70,7 @@ __all__ = [
     "check_env",
     "check_team",
     "play",
+    "train",
 ]
 
 

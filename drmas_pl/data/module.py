@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import lightning
@@ -109,7 +110,7 @@ class TaskDataModule(lightning.LightningDataModule):
         """
         if self._tasks:
             return
-        tasks = {name: _load(source, name, self.columns) for name, source in self._sources.items()}
+        tasks = {name: read_source(source, name, self.columns) for name, source in self._sources.items()}
         for name, found in tasks.items():
             check_unique_ids(found, name)
         if not self.allow_overlap:
@@ -269,7 +270,14 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
-def _load(source: Source, name: Split, columns: Mapping[str, str]) -> tuple[Task, ...]:
+def read_source(
+    source: Source, name: Split, columns: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Task, ...]:
+    """Return the tasks of a split, in whichever of its forms it is given.
+
+    Raises:
+        DataError: It is in no such form, holds nothing, or a file or a row is unusable.
+    """
     if source is None:
         return ()
     if isinstance(source, (str, os.PathLike)):

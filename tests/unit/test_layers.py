@@ -39,6 +39,7 @@ LAYERS = (
     ("workers", "rollout", "data"),
     ("cluster",),
     ("trainer",),
+    ("api",),
     ("config",),
     ("tools",),
     ("__main__",),
