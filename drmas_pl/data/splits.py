@@ -144,7 +144,7 @@ def source_table(splits: Mapping[str, Sequence[Task]]) -> str:
 
 
 def stratified_subset(tasks: Sequence[Task], size: int, *, seed: int) -> tuple[Task, ...]:
-    """Choose tasks so that every data source keeps its share, up to rounding.
+    """Choose tasks so that every data source keeps its share, up to rounding, and at least one task if there is room for one of each.
 
     Args:
         tasks: What to choose from.
@@ -168,14 +168,29 @@ def stratified_subset(tasks: Sequence[Task], size: int, *, seed: int) -> tuple[T
     places: dict[str, list[int]] = {}
     for place, task in enumerate(tasks):
         places.setdefault(task.data_source, []).append(place)
-    quota = {source: size * len(found) // len(tasks) for source, found in places.items()}
-    by_remainder = sorted(places, key=lambda source: (-(size * len(places[source]) % len(tasks)), source))
-    for source in by_remainder[: size - sum(quota.values())]:
-        quota[source] += 1
+    quota = _quota({source: len(found) for source, found in places.items()}, size)
     chosen: list[int] = []
     for source, found in places.items():
         chosen += random.Random(derive_seed(seed, "subset", source)).sample(found, quota[source])
     return tuple(tasks[place] for place in sorted(chosen))
+
+
+def _quota(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return how many of ``size`` tasks come from each source: in proportion, by largest remainders, and one at least where there is room.
+
+    >>> _quota({"large": 980, "middle": 15, "small": 5}, 10)
+    {'large': 8, 'middle': 1, 'small': 1}
+    """
+    total = sum(counts.values())
+    quota = {source: size * count // total for source, count in counts.items()}
+    by_remainder = sorted(counts, key=lambda source: (-(size * counts[source] % total), source))
+    for source in by_remainder[: size - sum(quota.values())]:
+        quota[source] += 1
+    for source in counts if size >= len(counts) else ():
+        if quota[source] == 0:
+            quota[max(quota, key=lambda name: (quota[name], name))] -= 1
+            quota[source] = 1
+    return quota
 
 
 def _written(value: Any) -> str:

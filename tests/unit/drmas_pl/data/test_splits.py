@@ -109,6 +109,19 @@ def test_the_table_counts_every_source_in_every_split() -> None:
     ]
 
 
+def test_no_source_is_left_out_of_a_subset_that_has_room_for_it() -> None:
+    sizes = {"hotpotqa": 7405, "nq": 3610, "bamboogle": 125, "tiny": 1}
+    tasks = [
+        replace(TASK, id=f"{source}-{number}", data_source=source)
+        for source, size in sizes.items()
+        for number in range(size)
+    ]
+    counts = Counter(task.data_source for task in stratified_subset(tasks, 30, seed=0))
+    assert counts == {"hotpotqa": 18, "nq": 10, "bamboogle": 1, "tiny": 1}
+    few = Counter(task.data_source for task in stratified_subset(tasks, 3, seed=0))
+    assert few == {"hotpotqa": 2, "nq": 1}
+
+
 def test_a_subset_keeps_shares_order_and_ids() -> None:
     tasks = [
         replace(TASK, id=str(number), data_source="big" if number % 4 else "small") for number in range(100)
