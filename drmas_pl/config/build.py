@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -110,6 +111,10 @@ def build_run(
     env = build_env(config["env"])
     team = build_team(config["agents"], env)
     data = build_data(config, env, splits)
+    config = {
+        **config,
+        "trainer": {**config["trainer"], "max_iterations": run_length(config["trainer"], data)},
+    }
     trainer = build_trainer(config if cluster is None else driver_config(config), callbacks)
     if trainer.fabric.device.type == "cpu":
         keep_freed_memory()
@@ -235,9 +240,29 @@ def build_data(
     return data
 
 
+def run_length(node: Mapping[str, Any], data: TaskDataModule) -> int:
+    """Return the iterations of a run: ``max_iterations``, or those that ``max_epochs`` passes over the training tasks take.
+
+    Raises:
+        ConfigError: The number of passes is not positive, or there are no tasks to pass over.
+    """
+    epochs = node.get("max_epochs")
+    if epochs is None:
+        iterations: int = node["max_iterations"]
+        return iterations
+    if isinstance(epochs, bool) or not isinstance(epochs, (int, float)) or not 0 < epochs < math.inf:
+        raise ConfigError(
+            f"trainer.max_epochs must be a positive number of passes over the training tasks, or null, got {epochs!r}"
+        )
+    count = len(data.tasks("train"))
+    if not count:
+        raise ConfigError("trainer.max_epochs needs training tasks to pass over, and there are none")
+    return max(1, math.ceil(epochs * count / data.tasks_per_iteration))
+
+
 def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiAgentTrainer:
     """Build the trainer with loggers and configured callbacks."""
-    options = dict(config["trainer"])
+    options = {name: value for name, value in config["trainer"].items() if name != "max_epochs"}
     sampling = {key: config["evaluation"][key] for key in SAMPLING}
     settings(SamplingParams, sampling, "evaluation")
     evaluation = {key: value for key, value in config["evaluation"].items() if key not in SAMPLING}

@@ -138,7 +138,13 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
             "trainable": False,
             "objective": {},
         }
-    quiet = {"max_iterations": 1, "callbacks": [], "record": [], "allow_changed_data": True}
+    quiet = {
+        "max_iterations": 1,
+        "max_epochs": None,
+        "callbacks": [],
+        "record": [],
+        "allow_changed_data": True,
+    }
     kept = {key: config["trainer"][key] for key in _KEPT if key in config["trainer"]}
     others = {split: None for split in ("train", "validation", "test") if split != config["split"]}
     return {

@@ -122,7 +122,7 @@ def find_health(
 
 def _state(run: RunFiles) -> Iterator[Finding]:
     """Tell of runs that have not ended, and of missing records."""
-    planned = run.setting("trainer.max_iterations")
+    planned = run.planned
     if not run.finished:
         of = f" of {planned}" if planned else ""
         yield Finding(

@@ -69,6 +69,14 @@ class RunFiles:
             value = value[part]
         return value
 
+    @property
+    def planned(self) -> int | None:
+        """Iterations that the configuration asks for; None where it asks for epochs, whose length its files do not tell."""
+        if self.setting("trainer.max_epochs") is not None:
+            return None
+        found: int | None = self.setting("trainer.max_iterations")
+        return found
+
     def series(self, name: str) -> list[tuple[int, float]]:
         """Return iterations and values of one metric; of an iteration that a resumed run repeated the newer value."""
         values = {

@@ -92,7 +92,7 @@ def describe_run(run: RunFiles, talk: Conversations) -> dict[str, Any]:
         "name": run.name,
         "finished": run.finished,
         "iteration": run.iteration,
-        "planned": run.setting("trainer.max_iterations"),
+        "planned": run.planned,
         "metric": run.summary.get("metric", "success"),
         "minutes": _minutes(run),
         "memory": run.summary.get("peak_rss_mb"),

@@ -16,7 +16,16 @@ import torch
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerStatus
 
-from drmas_pl.config.build import build_data, build_env, build_run, build_team, build_trainer, end_wandb
+from drmas_pl.config.build import (
+    build_data,
+    build_env,
+    build_run,
+    build_team,
+    build_trainer,
+    end_wandb,
+    run_length,
+)
+from drmas_pl.data.module import TaskDataModule
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing.conformance import probe_team
 from drmas_pl.types import Task
@@ -33,6 +42,31 @@ def base() -> dict[str, Any]:
 
 def config(**data: Any) -> dict[str, Any]:
     return {**base(), "data": {**base()["data"], **data}}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "iterations"), [(None, 60), (2, 5), (0.5, 2), (1, 3), (0.001, 1)], ids=str
+)
+def test_epochs_are_the_length_of_a_run(epochs: float | None, iterations: int) -> None:
+    node = {**base()["trainer"], "max_epochs": epochs}
+    data = TaskDataModule(train=make_tasks(10), tasks_per_iteration=4)
+    assert run_length(node, data) == iterations
+
+
+def test_a_run_of_epochs_is_planned_in_iterations(tmp_path: Path) -> None:
+    words = ("model=tiny_random", "trainer.max_epochs=2", "data.tasks_per_iteration=100", "threads=null")
+    built = build_run(configure("+env=math", "+agents=loop", *words, f"output_dir={tmp_path}"))
+    built.close()
+    tasks = len(built.data.tasks("train"))
+    assert built.trainer.max_iterations == -(-2 * tasks // 100)
+    assert built.trainer.hparams["trainer"]["max_iterations"] == built.trainer.max_iterations
+
+
+@pytest.mark.parametrize("epochs", [0, -1, True, "two", float("inf"), float("nan")], ids=str)
+def test_epochs_must_be_a_positive_number(epochs: Any) -> None:
+    data = TaskDataModule(train=make_tasks(10), tasks_per_iteration=4)
+    with pytest.raises(ConfigError, match=r"trainer\.max_epochs must be a positive number"):
+        run_length({**base()["trainer"], "max_epochs": epochs}, data)
 
 
 def more_tasks(count: int) -> tuple[Task, ...]:
