@@ -38,6 +38,8 @@ from drmas_pl.utils.validation import check_arguments, check_returned
 log = logging.getLogger(__name__)
 # new objects between two looks for reference cycles
 _OBJECTS_PER_GC = 50_000
+# share of the time that engines may wait for environment steps before somebody is told
+_LONG_WAIT = 0.1
 # whose turn it is; every trajectory is a task of its own and so has a value of its own
 _speaker: ContextVar[str | None] = ContextVar("speaker", default=None)
 
@@ -92,7 +94,7 @@ class Collector:
         *,
         max_calls: int = 64,
         env_workers: int = 0,
-        env_latency: int = 4,
+        env_latency: int = 8,
         env_timeout: float | None = None,
         env_executor: Callable[[], EnvExecutor] | None = None,
         max_concurrent: int | None = None,
@@ -296,9 +298,18 @@ class _Session:
         try:
             await self.scheduler.run([work() for _ in range(workers)])
         finally:
-            self.timeline.seconds += self.clock() - started
+            seconds = self.clock() - started
+            self.timeline.seconds += seconds
             if self.env_executor is not None:
                 self.env_executor.shutdown()
+        if self.scheduler.engines_waited > _LONG_WAIT * seconds:
+            log.warning(
+                "engines waited %.1f of %.1f s for environment steps, which last longer than rollout.env_latency=%d steps of the engines; "
+                "raise it",
+                self.scheduler.engines_waited,
+                seconds,
+                self.collector.env_latency,
+            )
         return [found[place] for place in sorted(found)]
 
     async def play(self, task: Task, sample: int) -> Trajectory:

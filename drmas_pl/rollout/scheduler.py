@@ -87,6 +87,9 @@ class Scheduler:
         env_executor: Runs environment steps; None where there are none to run.
         env_latency: Engine steps after which a trajectory goes on whose environment step ran beside generation.
         env_timeout: Seconds that an environment step may take in a thread; None sets no limit.
+
+    Attributes:
+        engines_waited: Seconds that engines with something to do have waited for environment steps.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Scheduler:
         engines: Iterable[Engine],
         *,
         env_executor: EnvExecutor | None = None,
-        env_latency: int = 4,
+        env_latency: int = 8,
         env_timeout: float | None = None,
     ) -> None:
         distinct = list({id(engine): engine for engine in engines}.values())
@@ -104,6 +107,7 @@ class Scheduler:
         self._env_executor = env_executor
         self._env_latency = env_latency
         self._env_timeout = env_timeout
+        self.engines_waited = 0.0
         self._moving = 0
         self._engine_steps = 0
         self._env_steps: deque[_EnvStep] = deque()
@@ -225,8 +229,11 @@ class Scheduler:
         due = []
         while self._env_steps and self._env_steps[0].due <= self._engine_steps:
             due.append(self._env_steps.popleft())
+        started = time.monotonic()
         for step in due:
             await step.returned
+        if not all(engine.idle for engine in self._stepped):
+            self.engines_waited += time.monotonic() - started
         for step in due:
             self.resume(step.resumed)
 

@@ -187,6 +187,22 @@ def test_threads_for_the_environment_do_not_decide_what_is_generated_together() 
     assert len({len(batch) for batch in found[0][1]}) > 2
 
 
+@pytest.mark.parametrize(("latency", "told"), [(1, True), (200, False)])
+def test_an_environment_that_engines_wait_for_is_told(
+    latency: int, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            time.sleep(0.02)
+            return super().act(action)
+
+    engine = SteppedEngine(SAMPLES, lambda asked: 300 if asked.order[:2] == ("toy-0", 0) else 1)
+    play(engine, env=Slow, env_workers=12, env_latency=latency)
+    assert (
+        "for environment steps, which last longer than rollout.env_latency=1 steps" in caplog.text
+    ) is told
+
+
 @pytest.mark.parametrize("concurrent", [1, 2, 5])
 def test_tasks_begin_in_order_and_no_more_than_allowed_are_played_at_a_time(concurrent: int) -> None:
     begun: list[str] = []
