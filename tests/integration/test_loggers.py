@@ -200,22 +200,22 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
         logs = tmp_path / "run" / str(seed) / "logs"
         assert len(rows(logs)) == 4 and tensorboard(logs).Scalars("rollout/reward")
         config, steps = _wandb_run(logs)
-        assert config["seed"] == seed and steps == [0, 1, 2, 2]
+        assert config["seed"] == seed and steps == [0, 0, 1, 2, 2, 2]
         assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", str(seed), [1, 2])
     with sqlite3.connect(tmp_path / "trackio" / "drmas_pl.db") as connection:
         configs = [json.loads(config) for (config,) in connection.execute("select config from configs")]
         steps = [step for (step,) in connection.execute("select step from metrics order by id")]
-    assert [config["seed"] for config in configs] == [0, 1] and steps == [0, 1, 2, 2] * 2
+    assert [config["seed"] for config in configs] == [0, 1] and steps == [0, 0, 1, 2, 2, 2] * 2
 
 
 def _wandb_run(logs: Path) -> tuple[dict[str, Any], list[int]]:
     """Read configuration and steps out of an offline run's file."""
-    from wandb.proto.wandb_internal_pb2 import Message
+    from wandb.proto.wandb_internal_pb2 import Record
 
     config: dict[str, Any] = {}
     steps = []
     for data in _wandb_records(next(logs.glob("wandb/offline-run-*/*.wandb")).read_bytes()):
-        record = Message()
+        record = Record()
         record.ParseFromString(data)
         for source in (record.run.config, record.config):
             config |= {item.key: json.loads(item.value_json) for item in source.update if item.key}
