@@ -1,4 +1,4 @@
-"""Show runs: ``drmas report outputs/search [more folders] [--plot FILE] [--output FILE] [--no-page]``.
+"""Show runs: ``drmas report outputs/search [more folders] [--plot FILE] [--export FOLDER] [--output FILE] [--no-page]``.
 
 A folder is a run, or a sweep that holds runs. Writes one page for the browser, also of runs that crashed or still go. Of finished runs it
 prints a Markdown table and draws the learning curves into one picture.
@@ -22,11 +22,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from drmas_pl.errors import DataError
-from drmas_pl.report.run_files import find_run_folders
+from drmas_pl.report.exports import export_runs, group_runs
+from drmas_pl.report.figures import draw_comparison
+from drmas_pl.report.run_files import find_run_folders, read_run
 from drmas_pl.report.run_page import MAX_BYTES, write_page
 from drmas_pl.tools.program import guarded
-
-CURVES = (("validation/success", "sampled", "-"), ("validation-greedy/success", "greedy", "--"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         default=None,
         help="picture of the learning curves, by default curves.png in the first folder",
+    )
+    parser.add_argument(
+        "--export",
+        type=Path,
+        default=None,
+        metavar="FOLDER",
+        help="write scores of runs and of groups of seeds, and all curves, as CSV, PNG and SVG, also of runs that have not ended",
     )
     parser.add_argument(
         "--page", action=argparse.BooleanOptionalAction, default=True, help="whether to write a page"
@@ -74,14 +81,17 @@ def show(arguments: argparse.Namespace) -> int:
     if runs:
         print(table(runs))
         picture = arguments.plot or arguments.folders[0] / "curves.png"
-        draw(runs, picture)
+        draw_comparison(group_runs([read_run(run.path) for run in runs]), [picture])
         print(f"\ncurves {picture}")
+    if arguments.export is not None:
+        for path in export_runs([read_run(folder) for folder in folders], arguments.export):
+            print(f"export {path}")
     if arguments.page:
         name = arguments.folders[0] / "comparison.html" if len(folders) > 1 else folders[0] / "report.html"
         page = arguments.output or name
         write_page(folders, page, max_bytes=int(arguments.megabytes * 1e6))
         print(f"page   {page}")
-    elif not runs:
+    elif not runs and arguments.export is None:
         raise DataError(
             f"no finished run in {arguments.folders[0]}; without --no-page it is shown as far as it is"
         )
@@ -132,40 +142,6 @@ def table(runs: Sequence[FinishedRun]) -> str:
             ]
         )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def draw(runs: Sequence[FinishedRun], path: Path) -> None:
-    """Draw the validation curves of all runs, one colour a run.
-
-    Args:
-        runs: At least one run.
-        path: PNG to write.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
-    for index, run in enumerate(runs):
-        for name, label, style in CURVES:
-            points = [(record["iteration"], record[name]) for record in run.metrics if name in record]
-            if points:
-                axis.plot(
-                    *zip(*points, strict=True),
-                    style,
-                    color=f"C{index}",
-                    marker="o",
-                    label=f"{run.path.name}, {label}",
-                )
-    axis.set(
-        xlabel="iteration", ylabel=f"validation {runs[0].summary['metric'].replace('_', ' ')}", ylim=(0, 1)
-    )
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _read(folder: Path) -> FinishedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Final
 
@@ -50,3 +51,38 @@ def _student(degrees: int) -> float:
     first = (_NORMAL**3 + _NORMAL) / 4
     second = (5 * _NORMAL**5 + 16 * _NORMAL**3 + 3 * _NORMAL) / 96
     return _NORMAL + first / degrees + second / degrees**2
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest quarter, rounded down, of the values.
+
+    >>> interquartile_mean([0.0, 1.0, 2.0, 100.0])
+    1.5
+    """
+    cut = len(values) // 4
+    kept = sorted(values)[cut : len(values) - cut]
+    return sum(kept) / len(kept)
+
+
+def aggregate_interval(
+    scores: Sequence[Sequence[float]], *, repetitions: int = 2000
+) -> tuple[float, float, float]:
+    """Return the interquartile mean over tasks and seeds, with its 95 % interval by a stratified bootstrap.
+
+    Args:
+        scores: For each task, or data source, the scores of all seeds.
+        repetitions: Samples of the bootstrap, whose seeds are fixed.
+
+    References:
+        Agarwal et al., 2021, arXiv:2108.13264.
+
+    >>> aggregate_interval([[0.5, 0.5, 0.5], [0.7, 0.7, 0.7]])
+    (0.6, 0.6, 0.6)
+    """
+    middle = interquartile_mean([score for own in scores for score in own])
+    generator = random.Random(0)
+    means = sorted(
+        interquartile_mean([score for own in scores for score in generator.choices(own, k=len(own))])
+        for _ in range(repetitions)
+    )
+    return middle, means[int(0.025 * repetitions)], means[int(0.975 * repetitions) - 1]

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from drmas_pl.report.figures import Curve, draw_curves, styled
+
+# metric, name, whether it is drawn behind the others
+SUCCESS: Final = (
+    ("validation/success", "sampled", False),
+    ("validation-greedy/success", "greedy", False),
+    ("train/success", "training", True),
+)
+BY_AGENT: Final = (
+    ("calls", "calls per trajectory"),
+    ("grad_norm", "gradient norm before clipping"),
+    ("amplification_global", "λ that a global baseline would cause"),
+)
 
 
 def plot_run(records: Sequence[dict[str, Any]], path: Path, *, agents: Sequence[str], title: str) -> None:
@@ -16,47 +30,31 @@ def plot_run(records: Sequence[dict[str, Any]], path: Path, *, agents: Sequence[
         agents: Agents in the order of their colours.
         title: Heading.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(10, 6.5), constrained_layout=True)
-    figure.suptitle(title)
-    success, calls, norms, factors = axes.flat
-    for name, label, style in (
-        ("train/success", "train, sampled", {"alpha": 0.35}),
-        ("validation/success", "validation, sampled", {"marker": "o"}),
-        ("validation-greedy/success", "validation, greedy", {"marker": "s"}),
-    ):
-        _line(success, records, name, label, **style)
-    for index, agent in enumerate(agents):
-        color = f"C{index}"
-        _line(calls, records, f"train/{agent}/calls", agent, color=color)
-        _line(norms, records, f"train/{agent}/grad_norm", agent, color=color)
-        _line(factors, records, f"train/{agent}/amplification", agent, color=color)
-        _line(
-            factors,
-            records,
-            f"train/{agent}/amplification_global",
-            f"{agent}, global baseline",
-            color=color,
-            linestyle=":",
+    with styled() as plt:
+        figure, axes = plt.subplots(2, 2, figsize=(11, 6.5), constrained_layout=True)
+        figure.suptitle(title)
+        success, *others = axes.flat
+        success.set(title="success", ylim=(0, 1))
+        draw_curves(
+            success,
+            [
+                Curve(name, place, _points(records, metric), faint=faint)
+                for place, (metric, name, faint) in enumerate(SUCCESS)
+            ],
         )
-    success.set(ylabel="success", ylim=(0, 1))
-    calls.set(ylabel="calls per trajectory")
-    norms.set(ylabel="gradient norm before clipping", xlabel="iteration")
-    factors.set(ylabel="amplification λ", xlabel="iteration")
-    for axis in axes.flat:
-        axis.grid(alpha=0.3)
-        if axis.lines:
-            axis.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        for axis, (metric, name) in zip(others, BY_AGENT, strict=True):
+            curves = [
+                Curve(agent, place, _points(records, f"train/{agent}/{metric}"))
+                for place, agent in enumerate(agents)
+            ]
+            draw_curves(axis, curves)
+            axis.set(title=name)
+        for axis in axes[-1]:
+            axis.set_xlabel("iteration")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
 
 
-def _line(axis: Any, records: Sequence[dict[str, Any]], name: str, label: str, **style: Any) -> None:
-    points = [(record["iteration"], record[name]) for record in records if name in record]
-    if points:
-        axis.plot(*zip(*points, strict=True), label=label, **style)
+def _points(records: Sequence[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    return [(record["iteration"], record[name]) for record in records if name in record]

@@ -92,3 +92,12 @@ def test_runs_of_different_teams_share_a_table(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "b" / "summary.json").write_text(json.dumps(summary))
     assert main([str(tmp_path), "--no-page"]) == 0
     assert "| – | – | 1.00 → 1.00 |" in capsys.readouterr().out
+
+
+def test_an_export_is_written_also_of_runs_that_have_not_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_unfinished_run(tmp_path / "stopped")
+    assert main([str(tmp_path / "stopped"), "--no-page", "--export", str(tmp_path / "export")]) == 0
+    assert f"export {tmp_path}/export/runs.csv" in capsys.readouterr().out
+    assert (tmp_path / "export" / "curves.svg").is_file()
