@@ -241,15 +241,16 @@ def build_data(
 
 
 def run_length(node: Mapping[str, Any], data: TaskDataModule) -> int:
-    """Return the iterations of a run: ``max_iterations``, or those that ``max_epochs`` passes over the training tasks take.
+    """Return the iterations of a run: ``max_iterations``, or those of ``max_epochs`` passes over the training tasks if they are fewer.
 
     Raises:
-        ConfigError: The number of passes is not positive, or there are no tasks to pass over.
+        ConfigError: Neither is given, the number of passes is not positive, or there are no tasks to pass over.
     """
-    epochs = node.get("max_epochs")
+    epochs, iterations = node.get("max_epochs"), node["max_iterations"]
     if epochs is None:
-        iterations: int = node["max_iterations"]
-        return iterations
+        if iterations is None:
+            raise ConfigError("trainer.max_iterations and trainer.max_epochs are both null; give one of them")
+        return int(iterations)
     if isinstance(epochs, bool) or not isinstance(epochs, (int, float)) or not 0 < epochs < math.inf:
         raise ConfigError(
             f"trainer.max_epochs must be a positive number of passes over the training tasks, or null, got {epochs!r}"
@@ -257,7 +258,16 @@ def run_length(node: Mapping[str, Any], data: TaskDataModule) -> int:
     count = len(data.tasks("train"))
     if not count:
         raise ConfigError("trainer.max_epochs needs training tasks to pass over, and there are none")
-    return max(1, math.ceil(epochs * count / data.tasks_per_iteration))
+    wanted = max(1, math.ceil(epochs * count / data.tasks_per_iteration))
+    if iterations is None or wanted <= iterations:
+        return wanted
+    log.warning(
+        "trainer.max_iterations=%d ends the run before trainer.max_epochs=%g, which takes %d iterations; null sets no limit",
+        iterations,
+        epochs,
+        wanted,
+    )
+    return int(iterations)
 
 
 def build_trainer(config: Mapping[str, Any], callbacks: Sequence[Any]) -> MultiAgentTrainer:

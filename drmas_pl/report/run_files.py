@@ -71,7 +71,7 @@ class RunFiles:
 
     @property
     def planned(self) -> int | None:
-        """Iterations that the configuration asks for; None where it asks for epochs, whose length its files do not tell."""
+        """Iterations that the configuration asks for; None where it asks for epochs, whose length a run's files do not tell."""
         if self.setting("trainer.max_epochs") is not None:
             return None
         found: int | None = self.setting("trainer.max_iterations")

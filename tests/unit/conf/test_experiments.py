@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,12 @@ def test_variant_differs_from_its_base_in_model_sharing_and_normaliser(name: str
 @pytest.mark.parametrize("name", [*MATH, *SEARCH])
 def test_what_both_experiments_have_in_common(name: str) -> None:
     config = experiment(name)
-    trainer = build_trainer(config, ())
+    trainer = build_trainer(with_length(config, 1), ())
     assert trainer.fabric._precision.precision == "bf16-mixed"
     evaluation = trainer.evaluation
     assert (evaluation.samples, evaluation.pass_at, dict(evaluation.sampling)) == (
-        16,
-        (1, 16),
+        1,
+        (),
         {"temperature": 0.6, "top_p": 0.95, "top_k": -1},
     )
     for binding in bindings(config):
@@ -103,6 +104,22 @@ def test_what_both_experiments_have_in_common(name: str) -> None:
         assert binding.optimizer.lr == 1e-6 and binding.optimizer.kind is torch.optim.AdamW
         assert binding.optimizer.arguments == {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
         assert binding.optimizer.schedule == "constant" and binding.update.epochs == 1 and binding.trainable
+
+
+def with_length(config: dict[str, Any], iterations: int) -> dict[str, Any]:
+    return {**config, "trainer": {**config["trainer"], "max_iterations": iterations}}
+
+
+@pytest.mark.parametrize(
+    ("names", "epochs", "tasks", "every"), [(MATH, 2, 110, 10), (SEARCH, 1, 210, 5)], ids=["math", "search"]
+)
+def test_length_and_validation_are_the_papers(
+    names: Sequence[str], epochs: int, tasks: int, every: int
+) -> None:
+    for name in names:
+        config = experiment(name)
+        assert (config["trainer"]["max_epochs"], config["trainer"]["max_iterations"]) == (epochs, None)
+        assert (config["data"]["limit_validation"], config["evaluation"]["every"]) == (tasks, every)
 
 
 @pytest.mark.parametrize("name", MATH)

@@ -45,12 +45,37 @@ def config(**data: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "iterations"), [(None, 60), (2, 5), (0.5, 2), (1, 3), (0.001, 1)], ids=str
+    ("epochs", "limit", "iterations"),
+    [
+        (None, 60, 60),
+        (2, None, 5),
+        (2, 60, 5),
+        (2, 4, 4),
+        (0.5, None, 2),
+        (1, None, 3),
+        (0.001, None, 1),
+    ],
+    ids=str,
 )
-def test_epochs_are_the_length_of_a_run(epochs: float | None, iterations: int) -> None:
-    node = {**base()["trainer"], "max_epochs": epochs}
+def test_the_length_of_a_run_in_epochs_or_iterations(
+    epochs: float | None, limit: int | None, iterations: int
+) -> None:
     data = TaskDataModule(train=make_tasks(10), tasks_per_iteration=4)
-    assert run_length(node, data) == iterations
+    assert run_length({"max_epochs": epochs, "max_iterations": limit}, data) == iterations
+
+
+def test_a_limit_that_cuts_epochs_short_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    data = TaskDataModule(train=make_tasks(10), tasks_per_iteration=4)
+    run_length({"max_epochs": 2, "max_iterations": 4}, data)
+    assert (
+        "max_iterations=4 ends the run before trainer.max_epochs=2, which takes 5 iterations" in caplog.text
+    )
+
+
+def test_a_run_needs_a_length() -> None:
+    data = TaskDataModule(train=make_tasks(10), tasks_per_iteration=4)
+    with pytest.raises(ConfigError, match="are both null; give one of them"):
+        run_length({"max_epochs": None, "max_iterations": None}, data)
 
 
 def test_a_run_of_epochs_is_planned_in_iterations(tmp_path: Path) -> None:
