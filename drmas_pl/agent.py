@@ -7,6 +7,7 @@ The same class is used by the multi-agent trainer, where several agents may shar
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from drmas_pl.algorithms.objective import Objective, describe_objective, make_ob
 from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow
 from drmas_pl.chat import closing_id, end_token_ids
 from drmas_pl.errors import ConfigError
-from drmas_pl.functional.checks import check_choice, check_range
+from drmas_pl.functional.checks import check_choice
 from drmas_pl.functional.correction import mismatch_sums
 from drmas_pl.functional.metrics import mean_metrics
 from drmas_pl.kernels.policy_logprobs import response_logprobs
@@ -88,7 +89,8 @@ class Agent(L.LightningModule):
             raise ValueError("name must not be empty, got ''")
         check_choice("overflow", overflow, get_args(Overflow))
         # one below 0 would reward what cannot be used
-        check_range("invalid_penalty", invalid_penalty, low=0.0)
+        if not 0 <= invalid_penalty < math.inf:
+            raise ValueError(f"invalid_penalty must be at least 0 and finite, got {invalid_penalty}")
         if on_truncated not in ("penalise", "keep", "mask"):
             raise ValueError(f"on_truncated must be penalise, keep or mask, got {on_truncated!r}")
         if max_prompt_tokens < 1:

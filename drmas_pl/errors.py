@@ -16,6 +16,8 @@
     ├── BatchError         an invariant at the batch border does not hold
     ├── CheckpointError    a checkpoint is missing, damaged or does not fit
     ├── StorageError       a file of a run cannot be written: the disk is full, or the folder is not ours
+    │   └── FolderInUse    another process writes into the run folder
+    ├── OutOfMemory        a part of a run needs more memory than there is
     ├── CheckFailed        an environment, team or engine does not keep its contract
     └── TrainingStopped    a guard rail ended the run (too many failures, no signal, non-finite gradients)
         └── NonFiniteWeights weights hold NaN or infinity, which is never saved
@@ -80,6 +82,14 @@ class CheckpointError(DrMasError):
 
 class StorageError(DrMasError):
     """A file of a run cannot be written."""
+
+
+class FolderInUse(StorageError):
+    """Another process writes into the run folder, or may do so."""
+
+
+class OutOfMemory(DrMasError):
+    """A part of a run needs more memory than there is; its message names the settings that lower it."""
 
 
 class CheckFailed(DrMasError, AssertionError):

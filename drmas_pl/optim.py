@@ -56,9 +56,9 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise ValueError(
-                f"lr must be positive, got {self.lr}; freeze an agent with trainable=false instead"
+                f"lr must be positive and finite, got {self.lr}; freeze an agent with trainable=false instead"
             )
         if not 0 <= self.warmup_ratio < 1:
             raise ValueError(f"warmup_ratio must be in [0, 1), got {self.warmup_ratio}")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from types import FrameType
+from typing import Any
 
 from drmas_pl import __version__
 
@@ -28,7 +32,7 @@ def run_program(usage: str, action: Callable[[list[str]], int], argv: Sequence[s
         print(versions())
         return 0
     configure_logging()
-    with importable_working_directory():
+    with importable_working_directory(), ended_in_order():
         return guarded(lambda: action(words))
 
 
@@ -47,7 +51,8 @@ def guarded(action: Callable[[], int]) -> int:
     With ``HYDRA_FULL_ERROR=1`` in the environment errors keep their traceback.
 
     Returns:
-        The action's own code; 2 for a wrong setting, 1 for a condition met at run time, 130 after Ctrl-C.
+        The action's own code; 2 for a wrong setting, 1 for a condition met at run time, 130 after Ctrl-C, 143 after SIGTERM, 129 after
+        SIGHUP.
     """
     from drmas_pl.errors import ConfigError, DrMasError
 
@@ -57,8 +62,43 @@ def guarded(action: Callable[[], int]) -> int:
         if os.environ.get(FULL_ERROR) == "1":
             raise
         return fail(str(error), USER_ERROR if isinstance(error, ConfigError) else RUN_ERROR)
-    except KeyboardInterrupt:
-        return fail("stopped at once; the last checkpoint is whole", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return fail("stopped at once; the last checkpoint is whole", exit_code(error))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, raised where the program was; its argument is the number of the signal."""
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """Return what a program ends with after a signal, as shells count it.
+
+    >>> exit_code(KeyboardInterrupt()), exit_code(Terminated(15))
+    (130, 143)
+    """
+    return 128 + error.args[0] if isinstance(error, Terminated) else INTERRUPTED
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Raise :class:`Terminated` on SIGTERM and SIGHUP, so that servers and worker processes are ended as after Ctrl-C.
+
+    Signals that are ignored stay so, as ``nohup`` has it; other threads than the main one hear none.
+    """
+    before: dict[int, Any] = {}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for found in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(found) is signal.SIG_DFL:
+                before[found] = signal.signal(found, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -22,9 +22,9 @@ except ModuleNotFoundError as error:
 
 from drmas_pl.tools.program import (
     FULL_ERROR,
-    INTERRUPTED,
     RUN_ERROR,
     USER_ERROR,
+    exit_code,
     fail,
     guarded,
     kept_environment,
@@ -181,15 +181,15 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
         print(header(run, plain), flush=True)
         run.trainer.fit(run.team, run.groups, run.data, critics=run.critics, ckpt_path=plain["resume"])
         print(outcome(run.trainer, plain))
-        if run.trainer.interrupted:
+        if run.trainer.stop_signal is not None:
             print(f"go on with  {resume_command(run.trainer.folder, plain)}")
-            return INTERRUPTED
+            return 128 + run.trainer.stop_signal
         if values is not None:
             values.append(sweep_value(metrics, run.trainer.callback_metrics))
-    except KeyboardInterrupt:
-        saved = (run.trainer.folder.checkpoints / "last").exists()
+    except KeyboardInterrupt as error:
+        saved = run.trainer.folder.newest_checkpoint()
         how = f"go on from the last checkpoint: {resume_command(run.trainer.folder, plain)}"
-        return fail(f"stopped at once; {how if saved else 'nothing was saved'}", INTERRUPTED)
+        return fail(f"stopped at once; {'nothing was saved' if saved is None else how}", exit_code(error))
     finally:
         run.close()
     return 0

@@ -11,9 +11,9 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
-from drmas_pl.trainer.run_directory import RunDirectory
+from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint, read_checked
 from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.utils.folder_lock import check_free
 from drmas_pl.utils.storage import writing
 
 
@@ -23,10 +23,12 @@ def check_folder(output_dir: str, resume: str | None) -> None:
     Raises:
         CheckpointError: There is no readable checkpoint.
         ConfigError: The folder holds another run.
+        FolderInUse: A process writes into it.
     """
+    check_free(Path(output_dir))
     if resume is not None:
         read_checked(find_checkpoint(resume), content=False)
-    elif RunDirectory(output_dir).metrics.exists():
+    elif holds_checkpoint(Path(output_dir)):
         raise ConfigError(
             f"output_dir={output_dir} already holds a run; go on with resume={output_dir}, or choose another folder"
         )

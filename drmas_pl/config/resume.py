@@ -14,8 +14,9 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, leaves, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
+from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint, read_checked
 from drmas_pl.trainer.manifest import Manifest
+from drmas_pl.utils.trust import Trust
 
 # Where a run is, and not what it is.
 _PLACES = ("resume", "output_dir")
@@ -52,11 +53,14 @@ def plan_resume(overrides: Sequence[str]) -> ResumePlan:
         overrides: Overrides as typed.
 
     Raises:
-        CheckpointError: There is no checkpoint, or no configuration beside it.
+        CheckpointError: There is neither a checkpoint nor a run to start again, or no configuration beside the checkpoint.
         ConfigError: A setting is wrong, or one that a checkpoint cannot go on with.
     """
     trust, overrides = take_trust(overrides)
-    checkpoint = find_checkpoint(str(resumed_from(overrides)))
+    folder = Path(str(resumed_from(overrides)))
+    if (folder / CONFIG).is_file() and not holds_checkpoint(folder):
+        return _plan_from_the_beginning(folder, overrides, trust)
+    checkpoint = find_checkpoint(folder)
     manifest = read_checked(checkpoint, content=False)
     run = checkpoint.parent.parent
     if not (run / CONFIG).is_file():
@@ -81,6 +85,15 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
         for path in {**old, **new}
         if path not in _PLACES and old.get(path) != new.get(path)
     }
+
+
+def _plan_from_the_beginning(run: Path, overrides: Sequence[str], trust: Trust) -> ResumePlan:
+    """Start a run again that ended before it was saved."""
+    stored = read_config(run)
+    check_trust(stored, trust, run / CONFIG)
+    before, after = changed_config({**stored, "resume": None}, overrides, folder=run)
+    note = f"{run} holds no checkpoint; the run starts again from the beginning"
+    return ResumePlan({**after, "resume": None}, 0, differences(before, after), (note,))
 
 
 def _plan_without_config(checkpoint: Path, manifest: Manifest, overrides: Sequence[str]) -> ResumePlan:

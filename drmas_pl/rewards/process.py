@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.rewards.base import Verdict
-from drmas_pl.rewards.worker import READY, RUNNING
+from drmas_pl.rewards.worker import LOADING, READY, RUNNING
 
 START_SECONDS: Final = 120.0
+# what a process that is alive takes at most to say that it has begun, on a busy machine
+ANSWER_SECONDS: Final = 1.0
 _MODULE: Final = "drmas_pl.rewards.worker"
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 
@@ -65,8 +67,7 @@ class WorkerProcess:
             assert process.stdin is not None
             process.stdin.write(request.encode())
             process.stdin.flush()
-            started = self._receive(process, START_SECONDS)
-            assert started == RUNNING
+            self._await_start(process, timeout)
             return Verdict(*self._receive(process, timeout))
         except BrokenPipeError:
             self._kill()
@@ -74,6 +75,21 @@ class WorkerProcess:
         except (TimeoutError, WorkerDied):
             self._kill()
             raise
+
+    def _await_start(self, process: subprocess.Popen[bytes], timeout: float) -> None:
+        """Wait until the clock is to start; a process that says nothing is frozen, and as good as dead.
+
+        Raises:
+            WorkerDied: It did not answer.
+            TimeoutError: It did not get ready.
+        """
+        try:
+            word = self._receive(process, max(timeout, ANSWER_SECONDS))
+        except TimeoutError:
+            raise WorkerDied from None
+        if word == LOADING:
+            word = self._receive(process, START_SECONDS)
+        assert word == RUNNING
 
     def retire(self) -> None:
         """End the process for good; a thread that waits for it sees it die."""

@@ -2,8 +2,8 @@
 
 Place in the data flow: ``GraderPool`` starts this module as a program and talks to it in lines of JSON over pipes, so that model text is
 never unpickled and the parent's main module is never imported again. The first line out is ``READY``. A request is
-``[text, references, timeout, grader]``, of which the last may be absent; it is answered by ``RUNNING``, when everything is imported that it
-may need and the clock is to start, and then by ``[status, reason, extracted]``.
+``[text, references, timeout, grader]``, of which the last may be absent; it is answered by ``LOADING`` where something has to be imported
+first, by ``RUNNING`` when the clock is to start, and then by ``[status, reason, extracted]``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from drmas_pl.rewards.base import alternatives
 from drmas_pl.rewards.math import extract_answer, grade, grade_with_math_verify
 
 READY: Final = "ready"
+LOADING: Final = "loading"
 RUNNING: Final = "running"
 MAX_ADDRESS_SPACE: Final = 4 * 2**30
 _GRACE_SECONDS: Final = 5
@@ -42,12 +43,18 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     """
     grade(r"\boxed{\sqrt{2}}", r"\frac{2}{\sqrt{2}}")
     _reply(replies, READY)
+    is_loaded = False
     for line in requests:
         text, references, timeout, *grader = json.loads(line)
         by_math_verify = grader == ["math_verify"]
         answer = extract_answer(text).answer or ""
-        if by_math_verify or any(is_supported(reference, answer) for reference in alternatives(references)):
+        needed = by_math_verify or any(
+            is_supported(reference, answer) for reference in alternatives(references)
+        )
+        if needed and not is_loaded:
+            _reply(replies, LOADING)
             preload()
+            is_loaded = True
         _reply(replies, RUNNING)
         with _self_destruct(timeout):
             verdict = (grade_with_math_verify if by_math_verify else grade)(text, references)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from drmas_pl.errors import DrMasError
+from drmas_pl.utils.memory import ROLLOUT_REMEDY, is_out_of_memory
 
 log = logging.getLogger(__name__)
 _INSTALLED = ("site-packages", "dist-packages")
@@ -34,6 +35,8 @@ def describe_cause(error: BaseException, *, agent: str | None = None) -> str:
     "KeyError: 'key' (<doctest drmas_pl.rollout.causes.describe_cause[0]>:2, agent 'solver')"
     """
     message = f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
+    if is_out_of_memory(error):
+        message = f"out of memory: {message}; {ROLLOUT_REMEDY}"
     frames = blamed_frames(error)
     places = []
     if frames:

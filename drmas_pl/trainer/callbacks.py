@@ -5,11 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import logging
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -150,22 +146,3 @@ def restore_callbacks(callbacks: Sequence[Callback], states: Mapping[str, Any]) 
         state = states.get(callback.state_key) if isinstance(callback, Callback) else None
         if state is not None:
             callback.load_state_dict(state)
-
-
-@contextmanager
-def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` on the first Ctrl-C inside the block; the second one raises KeyboardInterrupt at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: Any = signal.getsignal(signal.SIGINT)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        act()
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

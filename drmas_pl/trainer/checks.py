@@ -22,6 +22,7 @@ from drmas_pl.errors import CheckFailed, ConfigError
 from drmas_pl.rollout.causes import fault_line
 from drmas_pl.team import Team
 from drmas_pl.testing.conformance import probe_team
+from drmas_pl.trainer.checkpoint import holds_checkpoint
 from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.trainer.settings import RolloutSettings
@@ -167,12 +168,12 @@ def _ignores_ratios(agent: Agent) -> bool:
 
 
 def check_unused(folder: RunDirectory) -> None:
-    """Refuse a folder that holds another run.
+    """Refuse a folder that holds another run; one that was never saved may begin again.
 
     Raises:
         ConfigError: It does.
     """
-    if folder.metrics.exists():
+    if holds_checkpoint(folder.path):
         raise ConfigError(
             f"output_dir={folder.path} already holds a run; go on with fit(…, ckpt_path={str(folder.path)!r}), or choose another folder"
         )

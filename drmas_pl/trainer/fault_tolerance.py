@@ -51,9 +51,7 @@ class StageRetry:
             except GroupLost as error:
                 lost = error
                 log.warning("%s (loss %d of at most %d in a row)", error, attempt + 1, self.max_retries + 1)
-        raise TrainingStopped(
-            f"gave up: {lost}; go on from the last checkpoint with resume=RUN_FOLDER"
-        ) from lost
+        raise TrainingStopped(f"gave up: {lost}") from lost
 
     def run_update(self, stage: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a stage that changes weights; its snapshots are part of it, so that no later repetition learns twice.

@@ -80,7 +80,7 @@ def _open(
     logger: Logger, hparams: Mapping[str, Any] | None, past: Sequence[Mapping[str, Any]] | None
 ) -> None:
     if past is not None and isinstance(logger, TensorBoardLogger):
-        _drop_steps(logger, past[-1]["iteration"] + 1 if past else 0)
+        _rewind(logger, past)
     if past is not None and isinstance(logger, CSVLogger):
         _write_again(logger, past)
     if hparams and isinstance(logger, TensorBoardLogger):
@@ -96,6 +96,16 @@ def finalize(loggers: Sequence[Logger], status: Literal["success", "failed"]) ->
             logger.finalize(status)
         except Exception as error:
             log.warning("%s could not be closed: %s", type(logger).__name__, error)
+
+
+def _rewind(logger: TensorBoardLogger, records: Sequence[Mapping[str, Any]]) -> None:
+    """Let TensorBoard forget the last step and everything after it, which may have been logged in part, and log that step again."""
+    last = records[-1]["iteration"] if records else 0
+    _drop_steps(logger, last)
+    for record in records:
+        if record["iteration"] == last:
+            metrics = {name: value for name, value in record.items() if name != "iteration"}
+            logger.log_metrics(metrics, step=last)
 
 
 def _drop_steps(logger: TensorBoardLogger, first: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,15 @@ from torch import Tensor
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.estimators import TokenAdvantages
 from drmas_pl.algorithms.turn_batch import TurnBatch
+from drmas_pl.errors import CheckpointError, StorageError
 from drmas_pl.report.run_page import write_page
 from drmas_pl.tokens import decode
+from drmas_pl.trainer.checkpoint import find_checkpoint
+from drmas_pl.trainer.manifest import read_manifest
 from drmas_pl.trainer.plot import plot_run
 from drmas_pl.types import Trajectory
 from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.utils.folder_lock import FolderLock
 from drmas_pl.utils.storage import writing
 
 log = logging.getLogger(__name__)
@@ -30,15 +37,22 @@ class RunDirectory:
 
     ::
 
-        config.yaml  summary.json  metrics.jsonl  plot.png  report.html  failures.log
+        config.yaml  summary.json  metrics.jsonl  plot.png  report.html  failures.log  run.lock
         checkpoints/  trajectories/  logs/  skipped/
 
     Args:
         path: Folder of the run; created when first written to.
+
+    Attributes:
+        lock: Held by the process that trains; reading needs none.
+        has_begun_before: Whether an earlier start, of which nothing was saved, has left logs.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.lock = FolderLock(self.path)
+        self.has_begun_before = False
+        self._given_up: set[str] = set()
 
     @property
     def checkpoints(self) -> Path:
@@ -74,8 +88,67 @@ class RunDirectory:
         """File of the trajectories recorded in one phase."""
         return self.path / "trajectories" / f"{phase}-{iteration:06d}.jsonl"
 
+    @contextmanager
+    def optional(self, what: str, path: Path) -> Iterator[None]:
+        """Go on without something that cannot be written, and say so once.
+
+        Args:
+            what: What it is, such as ``the trajectories``.
+            path: Where it goes.
+        """
+        try:
+            with writing(what, path):
+                yield
+        except StorageError as error:
+            if what not in self._given_up:
+                log.warning("%s; the run goes on without them", error)
+            self._given_up.add(what)
+
+    def newest_checkpoint(self) -> int | None:
+        """Return the iteration that the run would go on from; None if it has to start again."""
+        try:
+            return read_manifest(find_checkpoint(self.path)).iteration
+        except (CheckpointError, OSError):
+            return None
+
+    def concerns(self, error: OSError) -> bool:
+        """Tell whether an error of the operating system is about a file of the run."""
+        names = [
+            Path(os.fsdecode(name))
+            for name in (error.filename, error.filename2)
+            if isinstance(name, (str, bytes))
+        ]
+        here = self.path.resolve()
+        return any(name.resolve().is_relative_to(here) for name in names)
+
+    def drop_leftovers(self) -> None:
+        """Delete what crashes have left of files that were being written; only for who holds the lock."""
+        for folder in (self.path, self.path / "trajectories", self.checkpoints):
+            for file in folder.glob(".writing-*") if folder.is_dir() else ():
+                if file.is_file() and not file.is_symlink():
+                    file.unlink()
+
+    def set_metrics_aside(self) -> None:
+        """Rename the metrics of a start that never saved anything, so that those of the next one begin anew."""
+        if not self.metrics.exists():
+            return
+        names = (
+            self.path / f"metrics-discarded{number}.jsonl"
+            for number in itertools.chain([""], map("-{}".format, itertools.count(2)))
+        )
+        target = next(path for path in names if not path.exists())
+        with writing("the metrics", target):
+            os.replace(self.metrics, target)
+        self.has_begun_before = True
+        log.warning(
+            "%s holds a run that was never saved and begins again; its metrics are kept as %s",
+            self.path,
+            target.name,
+        )
+
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
+        self.lock.check()
         with writing("the metrics", self.metrics):
             self.path.mkdir(parents=True, exist_ok=True)
             with self.metrics.open("a") as file:
@@ -111,9 +184,19 @@ class RunDirectory:
         with writing("the summary", path):
             write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
+    def summarizes(self, summary: Mapping[str, Any]) -> bool:
+        """Tell whether the files that sum a run up are all there, and of this state of it."""
+        try:
+            there = json.loads((self.path / "summary.json").read_text())
+        except (OSError, ValueError):
+            return False
+        lasting = ("iterations", "before", "after", "before_greedy", "after_greedy", "best")
+        is_same = isinstance(there, dict) and all(there.get(name) == summary[name] for name in lasting)
+        return is_same and self.plot.exists() and self.page.exists()
+
     def write_report(self, agents: Sequence[str], title: str) -> None:
         """Write ``plot.png`` from the recorded metrics, and ``report.html`` from all files of the run."""
-        with writing("the plot", self.plot):
+        with self.optional("the plot", self.plot):
             plot_run(self.read_metrics(), self.plot, agents=agents, title=title)
         self._write_page()
 

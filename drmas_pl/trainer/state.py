@@ -93,6 +93,8 @@ class RunState:
     _rollout_ended: float = 0.0
     _in_iteration: bool = False
     _saved_at: int | None = None
+    _saved_evaluation: int | None = None
+    _saved_time: float = field(default_factory=time.perf_counter)
     _lightning: TrainerState = field(default_factory=TrainerState)
     _diagnoses: tuple[Finding, ...] = ()
     _lasting: tuple[Finding, ...] | None = None
@@ -168,16 +170,27 @@ class RunState:
 
     @property
     def saved_at(self) -> int | None:
-        """Iteration of the newest checkpoint since the start or the last resume."""
+        """Iteration of the newest checkpoint in the run folder, as far as this part of the run has written or read one."""
         return self._saved_at
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the newest checkpoint holds all there is, the newest validation included."""
+        return self._saved_at == self.iteration and self._saved_evaluation == self.evaluated_at
+
+    @property
+    def minutes_since_save(self) -> float:
+        """Minutes since the newest checkpoint, or since the start or the last resume."""
+        return (time.perf_counter() - self._saved_time) / 60
+
     def saved(self) -> None:
-        """Note that a checkpoint was written."""
-        self._saved_at = self.iteration
+        """Note that there is a checkpoint of this state."""
+        self._saved_at, self._saved_evaluation = self.iteration, self.evaluated_at
+        self._saved_time = time.perf_counter()
 
     def begin(self) -> None:
         """Start the clock."""
-        self._started = time.perf_counter()
+        self._started = self._saved_time = time.perf_counter()
 
     @property
     def seconds(self) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from drmas_pl.algorithms.estimators import AdvantageEstimator, as_estimator
 from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
-from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
+from drmas_pl.errors import CheckpointError, ConfigError, NonFiniteWeights, StorageError, TrainingStopped
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch, load_rollout
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
@@ -36,7 +37,6 @@ from drmas_pl.trainer.callbacks import (
     callback_states,
     check_callbacks,
     check_monitors,
-    on_interrupt,
     restore_callbacks,
 )
 from drmas_pl.trainer.checkpoint import (
@@ -76,8 +76,9 @@ from drmas_pl.trainer.rollouts import AsyncRollouts, SyncRollouts, make_collecto
 from drmas_pl.trainer.run_directory import RunDirectory, with_advantages, with_prompts
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import FitContext, RunState, agents_of, limit_batches, run_marks
+from drmas_pl.trainer.stopping import StopSignals
 from drmas_pl.types import Task, Trajectory
-from drmas_pl.utils.storage import writing
+from drmas_pl.utils.memory import ROLLOUT_REMEDY, UPDATE_REMEDY, named_out_of_memory
 from drmas_pl.utils.validation import check_arguments, shown
 from drmas_pl.workers.engine_phases import awake_engines
 from drmas_pl.workers.learner import UpdateReport
@@ -87,6 +88,8 @@ from drmas_pl.workers.strategies import check_precision
 
 log = logging.getLogger(__name__)
 PHASES = ("train", "validation", "test")
+# longer than any run, and short enough for every clock
+MAX_SECONDS = 1e8
 STAGES = {
     TrainerFn.FITTING: RunningStage.TRAINING,
     TrainerFn.VALIDATING: RunningStage.VALIDATING,
@@ -116,7 +119,10 @@ class MultiAgentTrainer(TrainerProperties):
         hparams: Settings of the run as nested plain values, which every logger is given.
         limit_val_batches: Number (int) or share (float) of validation batches, as in Lightning.
         fast_dev_run: One iteration and one validation batch, no loggers, no checkpoint.
-        checkpoint_every: Iterations between checkpoints; 0 saves at the end and on Ctrl-C only.
+        checkpoint_every: Iterations between checkpoints; 0 leaves it to ``checkpoint_minutes``. The end of a run, Ctrl-C, SIGTERM and
+            guard rails save in any case.
+        checkpoint_minutes: Minutes after which the next iteration is saved as well; 0 leaves it to ``checkpoint_every``.
+        grace_seconds: How long a rollout or a validation goes on after SIGTERM or SIGHUP; then the run is saved as it was before it.
         keep_best: Besides the last checkpoint keep the one with the best sampled validation.
         record: Phases whose trajectories are written as JSONL: ``train``, ``validation``, ``test``.
         record_prompts: Write the text of every prompt beside its ids.
@@ -151,6 +157,8 @@ class MultiAgentTrainer(TrainerProperties):
         limit_val_batches: int | float = 1.0,
         fast_dev_run: bool = False,
         checkpoint_every: int = 0,
+        checkpoint_minutes: float = 30.0,
+        grace_seconds: float = 20.0,
         keep_best: bool = True,
         record: Sequence[str] = ("validation",),
         record_prompts: bool = False,
@@ -172,6 +180,9 @@ class MultiAgentTrainer(TrainerProperties):
         unknown = [phase for phase in record if phase not in PHASES]
         if unknown:
             raise ConfigError(f"record must name phases out of {list(PHASES)}, got {unknown}")
+        for name, value in (("checkpoint_minutes", checkpoint_minutes), ("grace_seconds", grace_seconds)):
+            if not 0 <= value <= MAX_SECONDS:
+                raise ConfigError(f"{name} must be at least 0 and finite, got {value}")
         evaluation = evaluation or EvaluationSettings()
         check_callbacks(callbacks, loggers=loggers, validates=evaluation.every > 0 or fast_dev_run)
         if enable_progress_bar and not any(
@@ -195,13 +206,15 @@ class MultiAgentTrainer(TrainerProperties):
         self.limit_val_batches = 1 if fast_dev_run else limit_val_batches
         self.fast_dev_run = fast_dev_run
         self.checkpoint_every = checkpoint_every
+        self.checkpoint_minutes = checkpoint_minutes
+        self.grace_seconds = grace_seconds
         self.keep_best = keep_best
         self.record = frozenset(record)
         self.record_prompts = record_prompts
         self.allow_changed_data = allow_changed_data
         self.env_check = env_check
         self.should_stop = False
-        self.interrupted = False
+        self.signals = StopSignals(self._request_stop, grace_seconds=grace_seconds)
         self.state = RunState()
         self.module = TeamModule({})
         self.context: FitContext | None = None
@@ -226,7 +239,9 @@ class MultiAgentTrainer(TrainerProperties):
         critics: ValueWorkers | None = None,
         ckpt_path: str | Path | None = None,
     ) -> RunState:
-        """Train until ``max_iterations``, Ctrl-C or ``should_stop``, then validate, save and sum up.
+        """Train until ``max_iterations``, a signal or ``should_stop``, then validate, save and sum up.
+
+        A run whose iterations are all there is given what it lacks: the last validation, the summary, the plot and the page.
 
         Args:
             team: Prototype of the team.
@@ -236,22 +251,24 @@ class MultiAgentTrainer(TrainerProperties):
             ckpt_path: Checkpoint, or run folder, to go on from.
 
         Raises:
-            CheckpointError: The checkpoint does not fit or has nothing left to do.
+            CheckpointError: The checkpoint is damaged or does not fit.
             ConfigError: The estimator needs critics that are not there, or the other way round.
+            FolderInUse: Another process writes into the run folder.
             StorageError: Something cannot be written.
             TrainingStopped: A guard rail ended the run.
             TypeError: An argument is of another type.
         """
         check_arguments(MultiAgentTrainer.fit, locals())
-        self._start(team, groups, data, ckpt_path, critics or {})
-        with self._guarded():
-            self._begin_training()
-            while self.iteration < self.max_iterations and not self.should_stop:
-                rollout = self.next_rollout()
-                batch = self.score(rollout)
-                reports = self.learn(batch)
-                self.end_iteration(rollout, batch, reports)
-            self._end_training()
+        with self.folder.lock:
+            self._start(team, groups, data, ckpt_path, critics or {})
+            with self._guarded():
+                self._begin_training()
+                while self.iteration < self.max_iterations and not self.should_stop:
+                    rollout = self.next_rollout()
+                    batch = self.score(rollout)
+                    reports = self.learn(batch)
+                    self.end_iteration(rollout, batch, reports)
+                self._end_training()
         return self.state
 
     def next_rollout(self) -> RolloutBatch:
@@ -262,7 +279,8 @@ class MultiAgentTrainer(TrainerProperties):
         tasks = self.data.tasks_for(index)
         self._call("on_train_batch_start", tasks, index)
         self._call("on_rollout_start", tasks, index)
-        rollout = self.running.rollouts.next(index)
+        with self.signals.may_be_given_up(), named_out_of_memory("the rollout", ROLLOUT_REMEDY):
+            rollout = self.running.rollouts.next(index)
         self.state.end_rollout()
         self._call("on_rollout_end", rollout, index)
         return rollout
@@ -282,14 +300,15 @@ class MultiAgentTrainer(TrainerProperties):
         """Update every scheduled worker, and bring new weights to idle engines."""
         index = self.iteration
         self._call("on_update_start", batch, index)
-        reports = learn(
-            batch,
-            self.running,
-            schedule=self.schedule,
-            iteration=index,
-            seed=self.seed,
-            begun=partial(self._call, "on_worker_update_start"),
-        )
+        with named_out_of_memory("the update", UPDATE_REMEDY):
+            reports = learn(
+                batch,
+                self.running,
+                schedule=self.schedule,
+                iteration=index,
+                seed=self.seed,
+                begun=partial(self._call, "on_worker_update_start"),
+            )
         self._call("on_update_end", reports, index)
         return reports
 
@@ -310,9 +329,10 @@ class MultiAgentTrainer(TrainerProperties):
         self._diagnose(batch)
         self._call("on_train_batch_end", metrics, rollout.tasks, index)
         self._check_signal(reports.policies)
-        if self._due(self.evaluation.every):
+        if self._due(self.evaluation.every) and not self.signals.is_terminating:
             self._validate()
-        if self._due(self.checkpoint_every):
+        minutes = self.state.minutes_since_save
+        if self._due(self.checkpoint_every) or 0 < self.checkpoint_minutes <= minutes:
             self._save()
 
     def check_method(self, trained: Sequence[TrainedAgent]) -> None:
@@ -392,8 +412,11 @@ class MultiAgentTrainer(TrainerProperties):
         data.setup("fit")
         self.check_team(team, data, self.agents.values())
         self.state = RunState()
+        self.folder.drop_leftovers()
         if path is not None:
             self._restore(path, fit)
+        else:
+            self.folder.set_metrics_aside()
         fit.retry.run(fit.retry.snapshot)
         self.state.begin()
 
@@ -427,7 +450,7 @@ class MultiAgentTrainer(TrainerProperties):
         )
         self.module = TeamModule(agents)
         self.should_stop = False
-        self.interrupted = False
+        self.signals = StopSignals(self._request_stop, grace_seconds=self.grace_seconds)
         return self.context
 
     def _restore(self, path: Path, fit: FitContext) -> None:
@@ -446,19 +469,23 @@ class MultiAgentTrainer(TrainerProperties):
             )
         self.state = RunState.restore(manifest)
         self.estimator.load_state_dict(self.state.estimator)
-        if self.iteration >= self.max_iterations:
-            done = f"{self.iteration} of {self.max_iterations} iterations"
-            raise CheckpointError(f"nothing left to do: {path} has {done}; raise trainer.max_iterations")
+        if path.parent.resolve() == self.folder.checkpoints.resolve():
+            self.state.saved()
         self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
         if self.rollout.staleness and (path / ROLLOUT_AHEAD).is_dir():
             fit.rollouts.restore(load_rollout(path / ROLLOUT_AHEAD, fit.data.tasks("train")))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Let Ctrl-C end the run in good order, and callbacks and loggers know how it ended."""
+        """Let signals end the run in good order, say how it goes on where it cannot, and tell callbacks and loggers how it ended."""
         fit = self.running
         try:
-            with on_interrupt(self._request_stop), self._calls(TrainerFn.FITTING), self._saved_if_stopped():
+            with (
+                self.signals,
+                self._calls(TrainerFn.FITTING),
+                self._told_how_to_go_on(),
+                self._saved_if_stopped(),
+            ):
                 yield
             finalize(self.loggers, "success")
         except BaseException:
@@ -486,9 +513,12 @@ class MultiAgentTrainer(TrainerProperties):
         """Restore callbacks, open loggers and validate, before the first iteration."""
         checkpoint = self.running.checkpoint
         self._restore_callbacks(checkpoint)
-        begin_logging(self.loggers, self.hparams, past=self.folder.read_metrics() if checkpoint else None)
+        past = self.folder.read_metrics() if checkpoint or self.folder.has_begun_before else None
+        begin_logging(self.loggers, self.hparams, past=past)
         self._call("on_fit_start")
-        if not self.state.evaluations:
+        # that of the checkpoint's iteration is missing where the run was told to stop before it
+        is_due = self._due(self.evaluation.every) and self.state.evaluated_at != self.iteration
+        if not self.state.evaluations or is_due:
             self._validate()
         self._call("on_train_start")
         self._call("on_train_epoch_start")
@@ -497,17 +527,23 @@ class MultiAgentTrainer(TrainerProperties):
         """Validate, save and sum up, after the last iteration."""
         self._call("on_train_epoch_end")
         self._call("on_train_end")
-        complete = self.iteration >= self.max_iterations
         # a run that was stopped is saved before it is validated, so that it can go on as if it never had been stopped
-        if not complete:
-            self._save()
-        if self.state.evaluated_at != self.iteration:
+        if self.iteration < self.max_iterations or self.signals.is_terminating:
+            self._save_once()
+        if self.state.evaluated_at != self.iteration and not self.signals.is_terminating:
             self._validate()
-        if complete:
-            self._save()
-        self.folder.write_summary(self.state.summary(self.team))
-        self.folder.write_report(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
+        if self.iteration >= self.max_iterations:
+            self._save_once()
+        self._sum_up()
         self._call("on_fit_end")
+
+    def _sum_up(self) -> None:
+        """Write summary, plot and page where they are missing or older than the run."""
+        summary = self.state.summary(self.team)
+        if self.folder.summarizes(summary):
+            return
+        self.folder.write_summary(summary)
+        self.folder.write_report(list(self.agents), f"{type(self.team).__name__}, seed {self.seed}")
 
     def _restore_callbacks(self, checkpoint: Path | None) -> None:
         """Give callbacks their states back, and find out before anything is played whether all states can be saved."""
@@ -529,11 +565,12 @@ class MultiAgentTrainer(TrainerProperties):
         tasks = self._tasks("validation")
         if not tasks:
             return
-        self.running.rollouts.drain()
-        started = time.perf_counter()
-        self.state.enter(TrainerFn.FITTING, RunningStage.VALIDATING)
-        self._begin_evaluation("validation", tasks)
-        result = self.running.retry.run(self._evaluate, "validation", tasks)
+        with self.signals.may_be_given_up():
+            self.running.rollouts.drain()
+            started = time.perf_counter()
+            self.state.enter(TrainerFn.FITTING, RunningStage.VALIDATING)
+            self._begin_evaluation("validation", tasks)
+            result = self.running.retry.run(self._evaluate, "validation", tasks)
         self.state.evaluated(result, highlights=self.team.highlights)
         self._log({**result.metrics, "time/validation": time.perf_counter() - started})
         log_conversations(self.loggers, result.trajectories, step=self.iteration)
@@ -558,7 +595,8 @@ class MultiAgentTrainer(TrainerProperties):
 
     def _evaluate(self, phase: str, tasks: Sequence[Task]) -> Evaluation:
         """Play tasks with awake engines, and record the trajectories."""
-        with awake_engines(self.groups, self.rollout.residency) as engines:
+        memory = named_out_of_memory(f"the {phase}", ROLLOUT_REMEDY)
+        with memory, awake_engines(self.groups, self.rollout.residency) as engines:
             result = evaluate(
                 self.collector,
                 tasks,
@@ -601,27 +639,43 @@ class MultiAgentTrainer(TrainerProperties):
             self._end_evaluation(phase, tasks, result)
         return result
 
-    def _save(self) -> None:
-        """Write a checkpoint and drop those that are neither last nor best."""
+    def _save_once(self) -> None:
+        """Save unless nothing has changed since the newest checkpoint; what crashes have left goes in any case."""
+        if self.state.is_saved:
+            self._prune()
+        else:
+            self._save()
+
+    def _save(self, *, drain: bool = True) -> None:
+        """Write a checkpoint and drop those that are neither last nor best.
+
+        Args:
+            drain: Whether to wait for the rollout that is sampled ahead, which the checkpoint then holds.
+        """
         if self.fast_dev_run:
             return
         fit = self.running
+        self.folder.lock.check()
         self.state.estimator = self.estimator.state_dict()
         manifest = self.state.manifest(self.seed, fit.groups, run_marks(fit.data, fit.agents))
-        path = fit.retry.run(
+        fit.retry.run(
             save_checkpoint,
             self.folder.checkpoints,
             fit.groups,
             manifest,
             critics=fit.critics,
-            rollout=fit.rollouts.drain(),
+            rollout=fit.rollouts.drain() if drain else None,
             callbacks=self._callback_states(),
         )
-        names = {path.name}
+        self.state.saved()
+        self._prune()
+
+    def _prune(self) -> None:
+        """Drop checkpoints of this run that are neither last nor best."""
+        names = {f"iteration-{self.state.saved_at or 0:06d}"}
         if self.keep_best and self.state.best_at is not None:
             names.add(f"iteration-{self.state.best_at:06d}")
         prune_checkpoints(self.folder.checkpoints, names, run_id=self.state.run_id)
-        self.state.saved()
 
     def _metrics(self, rollout: RolloutBatch, batch: ScoredBatch, reports: UpdateReports) -> dict[str, float]:
         """Name everything that an iteration is logged with."""
@@ -640,16 +694,17 @@ class MultiAgentTrainer(TrainerProperties):
     def _log(self, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
         self.callback_metrics |= as_tensors(metrics)
-        with writing("what loggers keep", self.folder.path / "logs"):
+        with self.folder.optional("what loggers keep", self.folder.path / "logs"):
             self.fabric.log_dict(dict(metrics), step=self.iteration)
 
     def _record(self, phase: str, trajectories: Iterable[Trajectory]) -> None:
         if phase not in self.record:
             return
+        self.folder.lock.check()
         if self.record_prompts:
             trajectories = with_prompts(trajectories, self.agents)
         path = self.folder.trajectories(phase, self.iteration)
-        with writing("the trajectories", path):
+        with self.folder.optional("the trajectories", path):
             write_trajectories(path, trajectories)
 
     def _diagnose(self, batch: ScoredBatch) -> None:
@@ -680,28 +735,59 @@ class MultiAgentTrainer(TrainerProperties):
 
     @contextmanager
     def _saved_if_stopped(self) -> Iterator[None]:
-        """Save before a guard rail ends the run, and say how it goes on."""
+        """Save before a guard rail, or the end of the grace after SIGTERM, ends the run; the latter is no error."""
         try:
             yield
-        except TrainingStopped as error:
-            try:
-                if self.state.saved_at != self.iteration:
-                    self._save()
-            except Exception as failure:
-                log.warning("the run could not be saved where it stopped: %s", failure)
-            if self.state.saved_at is None:
+        except NonFiniteWeights:
+            raise
+        except TrainingStopped:
+            self._save_where_it_was()
+            raise
+        except KeyboardInterrupt:
+            if not self.signals.is_over:
                 raise
-            raise TrainingStopped(
-                f"{error}; once the cause is removed, go on from iteration {self.state.saved_at}: "
-                f"{self.folder.resume_command}"
-            ) from error
+            self._save_where_it_was()
+            self._sum_up()
+
+    def _save_where_it_was(self) -> None:
+        """Save the state before the iteration that was given up."""
+        try:
+            if self.state.saved_at != self.iteration:
+                self._save(drain=False)
+        except Exception as failure:
+            log.warning("the run could not be saved where it stopped: %s", failure)
+
+    @contextmanager
+    def _told_how_to_go_on(self) -> Iterator[None]:
+        """Add to what ends a run which checkpoint is the last one, and the command that goes on from it."""
+        try:
+            yield
+        except NonFiniteWeights as error:
+            raise NonFiniteWeights(f"{error}; {self._how_to_go_on()}") from error
+        except TrainingStopped as error:
+            raise TrainingStopped(f"{error}; once the cause is removed, {self._how_to_go_on()}") from error
+        except (StorageError, OSError) as error:
+            if isinstance(error, OSError) and not self.folder.concerns(error):
+                raise
+            raise StorageError(f"{error}; {self._how_to_go_on()}") from error
+
+    def _how_to_go_on(self) -> str:
+        """Name the newest checkpoint and the command that goes on from it."""
+        newest = self.folder.newest_checkpoint()
+        if newest is None:
+            return f"nothing was saved yet, so start again with the same command into {self.folder.path}"
+        return f"go on from iteration {newest}: {self.folder.resume_command}"
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.iteration % every == 0
 
     def _request_stop(self) -> None:
-        log.warning("stopping after this iteration; press Ctrl-C again to stop at once without saving")
-        self.should_stop = self.interrupted = True
+        self.should_stop = True
+
+    @property
+    def stop_signal(self) -> Signals | None:
+        """Signal that asked the run to end; None where none did."""
+        return self.signals.received
 
     def _call(self, hook: str, *args: Any) -> None:
         self.fabric.call(hook, self, self.module, *args)

@@ -23,7 +23,7 @@ def writing(what: str, path: Path) -> Iterator[None]:
     >>> with writing("the metrics", Path("/dev/full")), open("/dev/full", "w") as file:
     ...     _ = file.write("1")
     Traceback (most recent call last):
-    drmas_pl.errors.StorageError: the metrics cannot be written to /dev/full: No space left on device; make room there, then resume the run
+    drmas_pl.errors.StorageError: the metrics cannot be written to /dev/full: No space left on device; make room there, or make it writable
     """
     try:
         yield
@@ -32,7 +32,7 @@ def writing(what: str, path: Path) -> Iterator[None]:
         if reason is None:
             raise
         raise StorageError(
-            f"{what} cannot be written to {path}: {reason}; make room there, then resume the run"
+            f"{what} cannot be written to {path}: {reason}; make room there, or make it writable"
         ) from error
 
 
@@ -41,7 +41,10 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, (ConnectionError, TimeoutError)) else error.strerror
     text = str(error)
-    if type(error).__name__ == "SafetensorError":
+    # tokenizers and safetensors, which are written in Rust, say it in their own words
+    if type(error).__name__ == "SafetensorError" or "(os error " in text:
         return text
     # what torch.save makes of a write that failed: it only knows the position in its archive
-    return "not all of it could be written" if "inline_container.cc" in text else None
+    if "inline_container.cc" in text or "PytorchStreamWriter" in text:
+        return "not all of it could be written"
+    return None

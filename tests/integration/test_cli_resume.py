@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -13,7 +14,9 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 from safetensors.torch import load_file
 
+from drmas_pl.tools.report import main as report
 from drmas_pl.tools.train import main
+from drmas_pl.utils.folder_lock import FolderLock
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 
 HERE = "tests.integration.test_cli_resume"
@@ -39,18 +42,29 @@ class ToyEnv(EvenEnv):
 
 
 class Interrupt(Callback):
-    """Presses Ctrl-C at the end of an iteration, ``times`` times."""
+    """Sends a signal at the end of an iteration, ``times`` times; Ctrl-C unless it is another one."""
 
-    def __init__(self, iteration: int, times: int = 1) -> None:
-        self.iteration, self.times = iteration, times
+    def __init__(self, iteration: int, times: int = 1, number: int = signal.SIGINT) -> None:
+        self.iteration, self.times, self.number = iteration, times, number
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         for _ in range(self.times if trainer.iteration == self.iteration else 0):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.number)
 
 
-def interrupted(iteration: int, times: int = 1) -> str:
-    return f"trainer.callbacks=[{{_target_: {HERE}.Interrupt, iteration: {iteration}, times: {times}}}]"
+class Crash(Callback):
+    """Ends a run without saving it, once."""
+
+    crashes = True
+
+    def on_update_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.iteration == 1 and Crash.crashes:
+            raise OSError("on purpose")
+
+
+def interrupted(iteration: int, times: int = 1, number: int = signal.SIGINT) -> str:
+    values = f"iteration: {iteration}, times: {times}, number: {int(number)}"
+    return f"trainer.callbacks=[{{_target_: {HERE}.Interrupt, {values}}}]"
 
 
 @pytest.fixture
@@ -128,3 +142,58 @@ def test_the_second_interrupt_says_what_is_left(
         f"error: stopped at once; {'go on from the last ' if saved else ''}{message}"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_terminated_run_ends_with_the_code_of_its_signal_and_the_command_to_go_on(
+    number: signal.Signals, code: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    assert main([*RUN, "output_dir=run", "trainer.checkpoint_every=0", interrupted(1, 2, number)]) == code
+    told = capsys.readouterr()
+    assert f"{number.name}: stopping and saving after this iteration, or in 20 s" in told.err
+    assert told.out.endswith("go on with  python tools/train.py resume=run trust=true\n")
+    assert signal.getsignal(number) is before
+    assert main(["resume=run", "trust=true"]) == 0
+    assert [path.name for path in (folder / "run/checkpoints").glob("iteration-*")] == ["iteration-000003"]
+
+
+@pytest.mark.usefixtures("curve")
+def test_a_finished_run_is_gone_on_with_in_vain_and_without_harm(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "output_dir=run"]) == 0
+    files = ("summary.json", "report.html", "checkpoints/iteration-000003/manifest.json")
+    before = [(folder / "run" / name).read_bytes() for name in files]
+    (folder / "run" / "plot.png").unlink()
+    assert main(["resume=run", "trust=true"]) == 0
+    assert (folder / "run" / "plot.png").exists()
+    assert (folder / "run" / files[2]).read_bytes() == before[2]
+
+
+def test_a_run_that_was_never_saved_starts_again_with_either_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Crash, "crashes", True)
+    never_saved = [*RUN, "output_dir=run", f"trainer.callbacks=[{{_target_: {HERE}.Crash}}]"]
+    for words in (never_saved, ["resume=run", "trust=true"], never_saved):
+        assert main(words) == 1
+        assert "on purpose" in capsys.readouterr().err
+    monkeypatch.setattr(Crash, "crashes", False)
+    assert main(["resume=run", "trust=true"]) == 0
+    assert "run holds no checkpoint; the run starts again from the beginning" in capsys.readouterr().err
+    assert main([*RUN, "output_dir=run"]) == 2
+    assert "already holds a run; go on with resume=run" in capsys.readouterr().err
+
+
+def test_a_folder_in_use_is_refused_with_host_and_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "output_dir=run", "trainer.max_iterations=1"]) == 0
+    with FolderLock(folder / "run"):
+        for words in ([*RUN, "output_dir=run"], ["resume=run", "trust=true"]):
+            assert main(words) == 1
+            assert re.search(
+                rf"error: run is in use by process {os.getpid()} on \S+ since ", capsys.readouterr().err
+            )
+        assert report(["run", "--no-page"]) == 0

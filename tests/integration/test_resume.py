@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drmas_pl.algorithms.baseline_estimators import RoleBaseline
 from drmas_pl.data.recorded import read_trajectories
-from drmas_pl.errors import CheckpointError
+from drmas_pl.errors import CheckpointError, ConfigError, FolderInUse
 from drmas_pl.optim import OptimizerSettings, named_state
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -153,12 +158,101 @@ def test_a_checkpoint_at_the_end_of_an_epoch_starts_the_next_one(tmp_path: Path)
     assert set().union(*played) == {task.id for task in make_tasks(6)} and resumed.iteration == 6
 
 
-def test_nothing_left_to_do_is_an_error(tmp_path: Path, whole: MultiAgentTrainer) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match=r"nothing left to do: .*iteration-000004 has 4 of 4 iterations; raise trainer.max_it",
-    ):
-        run(tmp_path, resume=whole.folder.path)
+FINAL = ("summary.json", "plot.png", "report.html")
+
+
+@pytest.mark.usefixtures("curve")
+@pytest.mark.parametrize("validated", [True, False])
+def test_resuming_a_finished_run_writes_what_is_missing_and_nothing_else(
+    tmp_path: Path, validated: bool
+) -> None:
+    evaluation = EvaluationSettings(greedy=False, every=2 if validated else 0)
+    logger = TensorBoardLogger(tmp_path / "logs", name="tensorboard", version="")
+    whole = run(tmp_path, checkpoint_every=2, evaluation=evaluation, logger=[logger])
+    final = {name: (tmp_path / name).read_bytes() for name in FINAL}
+    checkpoint = tmp_path / "checkpoints" / "iteration-000004" / "manifest.json"
+    times = [path.stat().st_mtime_ns for path in (checkpoint, *(tmp_path / name for name in FINAL))]
+    again = run(tmp_path, resume=tmp_path, evaluation=evaluation)
+    assert [path.stat().st_mtime_ns for path in (checkpoint, *(tmp_path / name for name in FINAL))] == times
+    assert timeless(again) == timeless(whole) and same(weights(again.groups), weights(whole.groups))
+    for name in FINAL:
+        (tmp_path / name).unlink()
+    leftovers = [tmp_path / "checkpoints" / f".writing-iteration-00000{number}" for number in (4, 5)]
+    for folder in leftovers:
+        folder.mkdir()
+    (tmp_path / ".writing-123-summary.json").touch()
+    run(tmp_path, resume=tmp_path, evaluation=evaluation)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    before = json.loads(final["summary.json"])
+    assert {name: summary[name] for name in ("before", "after", "iterations", "best")} == {
+        name: before[name] for name in ("before", "after", "iterations", "best")
+    }
+    assert (tmp_path / "plot.png").read_bytes() == final["plot.png"] and (tmp_path / "report.html").exists()
+    assert not list(tmp_path.rglob(".writing-*")) and not (tmp_path / "run.lock").exists()
+
+
+def test_a_run_killed_before_its_last_validation_repeats_no_step_in_tensorboard(tmp_path: Path) -> None:
+    def logged() -> list[tuple[str, int]]:
+        events = EventAccumulator(str(tmp_path / "logs" / "tensorboard")).Reload()
+        return [(tag, event.step) for tag in events.Tags()["scalars"] for event in events.Scalars(tag)]
+
+    def play(**how: Any) -> MultiAgentTrainer:
+        logger = TensorBoardLogger(tmp_path / "logs", name="tensorboard", version="")
+        return run(tmp_path, logger=[logger], **how)
+
+    class Killed(Callback):
+        """Ends the run after its last validation was logged, before it was saved."""
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            if trainer.iteration == 4:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(callbacks=[Killed()], checkpoint_every=4)
+    resumed = play(resume=tmp_path)
+    steps = logged()
+    assert len(steps) == len(set(steps))
+    expected = {
+        (name, record["iteration"])
+        for record in resumed.folder.read_metrics()
+        for name in record
+        if name != "iteration"
+    }
+    assert set(steps) == expected
+
+
+def test_a_run_that_was_never_saved_begins_again_in_its_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Crash(Callback):
+        def on_update_end(self, trainer: Any, *args: Any) -> None:
+            if trainer.iteration == 2:
+                raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(tmp_path / "part", callbacks=[Crash()])
+    again = run(tmp_path / "part")
+    assert "holds a run that was never saved and begins again" in caplog.text
+    assert (tmp_path / "part" / "metrics-discarded.jsonl").read_text().count("\n") == 3
+    whole = run(tmp_path / "whole")
+    assert timeless(again) == timeless(whole) and same(weights(again.groups), weights(whole.groups))
+    with pytest.raises(ConfigError, match="already holds a run"):
+        run(tmp_path / "part")
+
+
+def test_a_run_beside_a_running_one_is_refused_also_as_a_resumption(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class Second(Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            for resume in (tmp_path, None):
+                with pytest.raises(FolderInUse) as error:
+                    run(tmp_path, resume=resume)
+                refused.append(str(error.value))
+
+    whole = run(tmp_path, callbacks=[Second()], max_iterations=1, checkpoint_every=1)
+    assert len(refused) == 2 and all(f"in use by process {os.getpid()} on" in text for text in refused)
+    assert whole.validate(whole.team, whole.groups, make_data()).trajectories, "which needs no lock"
 
 
 @pytest.mark.slow

@@ -70,7 +70,9 @@ def test_every_setting_reaches_adamw_and_fixed_parameters_do_not() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 0.0}, "lr must be positive, got 0.0; freeze"),
+        ({"lr": float("1e400")}, "lr must be positive and finite, got inf"),
+        ({"lr": float("nan")}, "lr must be a number, got nan"),
+        ({"lr": 0.0}, "lr must be positive and finite, got 0.0; freeze"),
         ({"lr": float("nan")}, "OptimizerSettings.lr must be a number, got nan"),
         (
             {"schedule": "step"},

@@ -8,14 +8,24 @@ import pytest
 import yaml
 
 from drmas_pl.config.folder import ConfigFile, check_folder
-from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.errors import CheckpointError, ConfigError, FolderInUse
+from drmas_pl.utils.folder_lock import FolderLock
 
 
 def test_a_folder_that_holds_a_run_is_not_mixed_with_another(tmp_path: Path) -> None:
-    check_folder(str(tmp_path), None)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
+    check_folder(str(tmp_path), None)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last").touch()
     with pytest.raises(ConfigError, match=r"already holds a run; go on with resume="):
         check_folder(str(tmp_path), None)
+
+
+def test_a_folder_in_use_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        for resume in (None, str(tmp_path)):
+            with pytest.raises(FolderInUse, match=r"is in use by process \d+ on"):
+                check_folder(str(tmp_path), resume)
 
 
 def test_the_checkpoint_to_go_on_from_must_be_readable(tmp_path: Path) -> None:

@@ -65,6 +65,31 @@ def test_an_overrun_kills_the_process(worker: WorkerProcess, monkeypatch: pytest
     assert worker.grade("7", "7", 20.0).status == "correct"
 
 
+def test_a_frozen_process_is_replaced_after_the_limit(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.grade("7", "7", 20.0)
+    frozen = worker.pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+    waited: list[float] = []
+    receive = worker._receive
+
+    def noted(process: subprocess.Popen[bytes], timeout: float) -> object:
+        waited.append(timeout)
+        return receive(process, timeout)
+
+    monkeypatch.setattr(worker, "_receive", noted)
+    with pytest.raises(WorkerDied):
+        worker.grade("7", "7", 1.5)
+    assert waited == [1.5] and worker.pid is None
+    assert worker.grade("7", "7", 20.0).status == "correct"
+
+
+def test_imports_of_a_process_count_as_no_silence(worker: WorkerProcess) -> None:
+    assert worker.grade(r"\sqrt{12}", [r"2\sqrt{3}"], 20.0).reason == "symbolic"
+
+
 def test_a_retired_process_does_not_start_again(worker: WorkerProcess) -> None:
     worker.grade("7", "7", 20.0)
     worker.retire()

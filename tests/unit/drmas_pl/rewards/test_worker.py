@@ -6,7 +6,7 @@ import json
 import pytest
 
 from drmas_pl.rewards import worker
-from drmas_pl.rewards.worker import READY, RUNNING, serve
+from drmas_pl.rewards.worker import LOADING, READY, RUNNING, serve
 
 
 def test_requests_are_answered_in_order() -> None:
@@ -34,4 +34,4 @@ def test_heavy_imports_come_before_the_clock_starts(monkeypatch: pytest.MonkeyPa
         io.StringIO(json.dumps([r"\boxed{\mathbb{R}\setminus\{3\}}", ["??", r"x \ne 3"], 1.0]) + "\n"),
         io.StringIO(),
     )
-    assert events[:3] == [READY, "import", RUNNING]
+    assert events[:4] == [READY, LOADING, "import", RUNNING]

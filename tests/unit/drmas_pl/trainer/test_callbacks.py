@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-
 import pytest
 from lightning.pytorch.callbacks import Callback, LambdaCallback, ModelCheckpoint
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.callbacks import check_callbacks, on_interrupt
+from drmas_pl.trainer.callbacks import check_callbacks
 from drmas_pl.trainer.lightning_api import TeamModule
 from tests.helpers.toy import Speaker
 
@@ -34,31 +31,3 @@ def test_other_callbacks_are_welcome() -> None:
 def test_the_team_module_holds_the_agents() -> None:
     agents = {name: Speaker(name) for name in ("writer", "editor")}
     assert dict(TeamModule(agents).agents.items()) == agents
-
-
-def test_the_first_interrupt_acts_and_the_second_one_raises() -> None:
-    acted: list[int] = []
-    with pytest.raises(KeyboardInterrupt), on_interrupt(lambda: acted.append(1)):
-        signal.raise_signal(signal.SIGINT)
-        assert acted == [1]
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and acted == [1]
-
-
-def test_the_handler_before_is_restored_after_quiet_blocks() -> None:
-    with on_interrupt(lambda: None):
-        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_other_threads_leave_signals_alone() -> None:
-    seen: list[object] = []
-
-    def run() -> None:
-        with on_interrupt(lambda: None):
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]

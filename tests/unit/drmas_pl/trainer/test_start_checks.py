@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.loggers import CSVLogger
 
 from drmas_pl.agent import Agent
@@ -19,13 +20,16 @@ from drmas_pl.algorithms.credit_rules import ZeroSum
 from drmas_pl.algorithms.estimators import AdvantageEstimator, GroupNormalizer
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.env import StepResult
-from drmas_pl.errors import ConfigError, StorageError
+from drmas_pl.errors import ConfigError, OutOfMemory, StorageError, TrainingStopped
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rollout.collector import Collector
 from drmas_pl.trainer import trainer as trainer_module
+from drmas_pl.trainer.rollouts import SyncRollouts
+from drmas_pl.trainer.run_directory import RunDirectory
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.tensorboard import GroupedTensorBoardLogger
 from drmas_pl.types import SamplingParams, Task
+from drmas_pl.utils.memory import UPDATE_REMEDY
 from drmas_pl.workers.build import AgentBinding, build_groups
 from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.toy import (
@@ -162,7 +166,7 @@ def test_groups_are_built_from_bindings_a_fabric_and_functions(tmp_path: Path) -
 
 @pytest.mark.parametrize("penalty", [-0.1, float("nan"), float("-inf")])
 def test_a_penalty_that_rewards_is_refused(penalty: float) -> None:
-    with pytest.raises(ValueError, match=r"^invalid_penalty must be "):
+    with pytest.raises(ValueError, match=r"^invalid_penalty must be (a number|at least 0 and finite), got "):
         Speaker("writer", invalid_penalty=penalty)
 
 
@@ -285,10 +289,8 @@ def test_the_check_of_the_environment_can_be_left_out(tmp_path: Path) -> None:
     ("what", "place"),
     [
         ("the metrics", "metrics.jsonl"),
-        ("the trajectories", "trajectories/validation-000000.jsonl"),
         ("the checkpoint", "checkpoints/iteration-000001"),
         ("the summary", "summary.json"),
-        ("the plot", "plot.png"),
     ],
 )
 def test_a_full_disk_ends_the_run_with_what_could_not_be_written(
@@ -299,19 +301,105 @@ def test_a_full_disk_ends_the_run_with_what_could_not_be_written(
 
     if what == "the metrics":
         (tmp_path / place).symlink_to("/dev/full")
-        monkeypatch.setattr(trainer_module, "check_unused", lambda folder: None)
-    elif what == "the trajectories":
-        monkeypatch.setattr(trainer_module, "write_trajectories", full)
+        monkeypatch.setattr(RunDirectory, "set_metrics_aside", lambda folder: None)
     elif what == "the checkpoint":
         monkeypatch.setattr(torch, "save", full)
-    elif what == "the summary":
-        monkeypatch.setattr("drmas_pl.trainer.run_directory.write_atomically", full)
     else:
-        monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", full)
+        monkeypatch.setattr("drmas_pl.trainer.run_directory.write_atomically", full)
     trainer = make_trainer(tmp_path, max_iterations=1)
     with pytest.raises(StorageError) as caught:
         trainer.fit(TEAM, make_groups(trainer.fabric), make_data())
+    saved = f"go on from iteration 1: python tools/train.py resume={tmp_path}"
+    unsaved = f"nothing was saved yet, so start again with the same command into {tmp_path}"
     assert str(caught.value) == (
-        f"{what} cannot be written to {tmp_path / place}: No space left on device; make room there, then resume the run"
+        f"{what} cannot be written to {tmp_path / place}: No space left on device; make room there, or make it writable; "
+        f"{saved if what == 'the summary' else unsaved}"
     )
-    assert not list((tmp_path / "checkpoints").glob(".writing-*"))
+    assert not list(tmp_path.rglob(".writing-*"))
+
+
+@pytest.mark.parametrize("what", ["the trajectories", "what loggers keep", "the plot"])
+def test_without_room_for_what_can_be_missed_the_run_goes_on_and_says_so_once(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if what == "the trajectories":
+        monkeypatch.setattr(trainer_module, "write_trajectories", full)
+    elif what == "the plot":
+        monkeypatch.setattr("drmas_pl.trainer.run_directory.plot_run", full)
+    trainer = make_trainer(tmp_path, max_iterations=3, record=("train", "validation"))
+    if what == "what loggers keep":
+        monkeypatch.setattr(trainer.fabric, "log_dict", full)
+    state = trainer.fit(TEAM, make_groups(trainer.fabric), make_data())
+    assert state.iteration == 3 and (tmp_path / "summary.json").exists()
+    assert [record["iteration"] for record in trainer.folder.read_metrics()] == [0, 1, 2, 3, 3]
+    assert caplog.text.count("No space left on device") == 1
+    assert caplog.text.count(f"{what} cannot be written to") == caplog.text.count("goes on without them") == 1
+
+
+def test_a_folder_that_is_removed_ends_the_run_in_one_sentence_and_is_not_made_again(tmp_path: Path) -> None:
+    class Remove(Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            shutil.rmtree(tmp_path / "run")
+
+    trainer = make_trainer(tmp_path / "run", callbacks=[Remove()], record=("train",))
+    with pytest.raises(StorageError) as caught:
+        trainer.fit(TEAM, make_groups(trainer.fabric), make_data())
+    assert str(caught.value) == (
+        f"{tmp_path / 'run'} was removed while the run went on; nothing was saved yet, so start again with the same command "
+        f"into {tmp_path / 'run'}"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_the_system_about_a_file_of_the_run_is_told_with_what_was_saved(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def __init__(self, path: Path) -> None:
+            self.path = path
+
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            if trainer.iteration == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+
+    for place, kind in ((tmp_path / "run" / "x", StorageError), (tmp_path / "elsewhere", OSError)):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        trainer = make_trainer(tmp_path / "run", callbacks=[Broken(place)], checkpoint_every=1)
+        with pytest.raises(kind, match="Input/output error") as caught:
+            trainer.fit(TEAM, make_groups(trainer.fabric), make_data())
+        assert ("go on from iteration 1: " in str(caught.value)) == (kind is StorageError)
+
+
+def test_failed_allocations_are_named_with_what_lowers_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(words)
+
+    class Hungry(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            raise MemoryError
+
+    def fit(env: EvenEnv) -> None:
+        trainer = make_trainer(tmp_path, env_check=False)
+        trainer.fit(WriterEditor(env), make_groups(trainer.fabric), make_data(validation=None))
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfMemory) as caught:
+        patch.setattr(trainer_module, "learn", fail)
+        fit(EvenEnv())
+    assert str(caught.value).startswith("the update ran out of memory ([enforce fail at") and str(
+        caught.value
+    ).endswith(UPDATE_REMEDY)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(OutOfMemory, match=r"the rollout ran out of memory.*max_concurrent"),
+    ):
+        patch.setattr(SyncRollouts, "next", fail)
+        fit(EvenEnv())
+    with pytest.raises(
+        TrainingStopped, match=r"trajectories failed.*out of memory: .*lower rollout\.max_concurrent"
+    ):
+        fit(Hungry())

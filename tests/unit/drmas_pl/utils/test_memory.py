@@ -8,7 +8,9 @@ import sys
 from unittest.mock import patch
 
 import pytest
+import torch
 
+from drmas_pl.errors import OutOfMemory
 from drmas_pl.utils import memory as malloc
 
 # in a process of its own, since the setting lasts as long as the process
@@ -43,3 +45,38 @@ def test_other_systems_are_left_alone() -> None:
 def test_other_c_libraries_are_left_alone() -> None:
     with patch.object(malloc.ctypes, "CDLL", return_value=object()):
         assert malloc.keep_freed_memory() is False
+
+
+def chained(cause: BaseException) -> Exception:
+    try:
+        raise ValueError("generation failed") from cause
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (chained(MemoryError()), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("can't allocate memory"), False),
+        (chained(KeyError("x")), False),
+    ],
+    ids=repr,
+)
+def test_failed_allocations_are_told_from_other_errors(error: Exception, is_memory: bool) -> None:
+    assert malloc.is_out_of_memory(error) == is_memory
+    expected = OutOfMemory if is_memory else type(error)
+    with pytest.raises(expected), malloc.named_out_of_memory("the update", "lower it"):
+        raise error
+
+
+def test_the_message_names_part_reason_and_remedy() -> None:
+    with (
+        pytest.raises(OutOfMemory, match=r"^the update ran out of memory \(MemoryError\); lower it$"),
+        malloc.named_out_of_memory("the update", "lower it"),
+    ):
+        raise MemoryError

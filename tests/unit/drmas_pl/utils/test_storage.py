@@ -48,3 +48,20 @@ def test_a_folder_that_is_not_there_is_named_by_safetensors(tmp_path: Path) -> N
 def test_other_errors_pass(error: Exception) -> None:
     with pytest.raises(type(error), match="no"), writing("the notes", FULL):
         raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exception("No space left on device (os error 28)"),
+        RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+    ],
+    ids=repr,
+)
+def test_what_other_languages_say_of_a_full_disk_is_understood(error: Exception) -> None:
+    with (
+        pytest.raises(StorageError, match=r"^the notes cannot be written to /dev/full: "),
+        writing("the notes", FULL),
+    ):
+        raise error
