@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,13 +51,10 @@ def build_remote_groups(
     """
     settings, groups = pool.settings, {}
     crews = actor_groups_of(plans, "per_agent" if lora is None else "lora")
-    adapted = {
-        members: lora is not None and any(plan.settings.trainable for plan in members) for members in crews
-    }
-    for members in crews:
-        if adapted[members]:
-            check_adapters(members, settings)
-    for members in crews:
+    adapted = [lora is not None and any(plan.settings.trainable for plan in members) for members in crews]
+    for members in itertools.compress(crews, adapted):
+        check_adapters(members, settings)
+    for members, has_adapters in zip(crews, adapted):
         names = [plan.name for plan in members]
         parts = RankSpec(
             plans=tuple(
@@ -70,7 +68,7 @@ def build_remote_groups(
             precision=precision,
             threads=max(int(settings.cpus_per_rank), 1),
             seed=seed,
-            lora=lora if adapted[members] else None,
+            lora=lora if has_adapters else None,
         )
         crew = RayActorGroup(names, parts, pool=pool, kind=Rank)
         for plan in members:

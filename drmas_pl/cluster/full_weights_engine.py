@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 from torch import nn
@@ -36,10 +37,24 @@ class FullWeightsEngine(Engine):
         )
         self.context_length = engine.context_length
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once; see :meth:`Engine.generate`."""
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Begin to continue a prompt; see :meth:`Engine.submit`."""
+        return self.engine.submit(request)
+
+    @property
+    def idle(self) -> bool:
+        """See :attr:`Engine.idle`."""
+        return self.engine.idle
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the engine advances in :meth:`step` alone."""
+        return self.engine.needs_steps
+
+    def begin_step(self) -> Callable[[], None]:
+        """See :meth:`Engine.begin_step`."""
         self.engine.autocast = self.autocast
-        return self.engine.generate(requests)
+        return self.engine.begin_step()
 
     def wake(self) -> None:
         """Wake the engine, with its copy on the device."""

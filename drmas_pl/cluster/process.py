@@ -85,10 +85,15 @@ class RankInfo:
 class RankProcess(Generic[Member]):
     """Runs in its own process, as a Ray actor.
 
+    Attributes:
+        concurrent_methods: What may be called while another method runs, in threads of their own.
+
     Args:
         rank: Rank in the crew.
         ranks: Number of ranks of the crew.
     """
+
+    concurrent_methods: frozenset[str] = frozenset()
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

@@ -20,12 +20,13 @@ from torch import nn
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.full_weights_engine import FullWeightsEngine
 from drmas_pl.cluster.process import Address, ProcessParts, RankInfo, RankProcess, own_place
+from drmas_pl.cluster.rank_requests import Answer, NumberedRequest, RankRequests
 from drmas_pl.cluster.rank_zero_engine import RankZeroServerEngine, devices_beside_rank_zero
 from drmas_pl.engines.base import Engine, EngineFactory
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.seeding import derive_seed
-from drmas_pl.types import Completion, GenerationRequest, Turn
+from drmas_pl.types import Turn
 from drmas_pl.workers.build import PolicyWorkerPlan, adapted_policies
 from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.policy_worker import PolicyWorker
@@ -60,9 +61,12 @@ class Rank(RankProcess[PolicyWorker]):
         ranks: Number of ranks of the crew.
     """
 
+    concurrent_methods = frozenset({"submit", "cancel", "poll"})
+
     def __init__(self, rank: int, ranks: int) -> None:
         super().__init__(rank, ranks)
         self._phases: dict[str, list[ExitStack]] = defaultdict(list)
+        self._requests: dict[str, RankRequests] = {}
 
     def join(self, parts: RankSpec, address: Address) -> dict[str, RankInfo]:
         """Meet the other ranks at the first one's ``address`` and build the groups."""
@@ -85,6 +89,7 @@ class Rank(RankProcess[PolicyWorker]):
                 settings=plan.settings,
             )
             self.members[plan.name] = group
+            self._requests[plan.name] = RankRequests(group.engine)
             facts[plan.name] = replace(
                 self._facts(
                     fabric,
@@ -110,9 +115,27 @@ class Rank(RankProcess[PolicyWorker]):
         """Close the phase of the group that was opened last."""
         self._phases[name].pop().close()
 
-    def generate(self, name: str, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue this rank's prompts."""
-        return self.members[name].engine.generate(requests)
+    def submit(self, name: str, requests: Sequence[NumberedRequest]) -> None:
+        """Give requests to a group's engine."""
+        self._requests[name].submit(requests)
+
+    def cancel(self, name: str, numbers: Sequence[int]) -> None:
+        """Give requests up."""
+        self._requests[name].cancel(numbers)
+
+    def poll(self, name: str, seconds: float) -> list[Answer]:
+        """Return what has been answered; wait at most ``seconds`` for the first answer."""
+        return self._requests[name].collect(seconds)
+
+    def step(
+        self, name: str, cancelled: Sequence[int], count: int, requests: Sequence[NumberedRequest]
+    ) -> list[Answer]:
+        """Give requests up, take over this rank's new ones, make at most ``count`` steps, and return what is answered."""
+        found = self._requests[name]
+        found.cancel(cancelled)
+        found.submit(requests)
+        found.step(count)
+        return found.collect()
 
     def update(
         self, name: str, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int

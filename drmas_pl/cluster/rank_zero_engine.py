@@ -7,7 +7,8 @@ again without the other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -26,7 +27,7 @@ Place = tuple[str, tuple[str, ...]]
 
 
 class RankZeroServerEngine(Engine):
-    """What a rank has in place of a server of its own. All ranks of the group have to call its methods, but for :meth:`generate`.
+    """What a rank has in place of a server of its own. All ranks of the group have to call its methods, but for :meth:`submit`.
 
     Args:
         engine: The group's engine; the first rank's alone is used.
@@ -43,13 +44,23 @@ class RankZeroServerEngine(Engine):
         if self.engine is None:
             engine.close()
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once, on the first rank; see :meth:`Engine.generate`."""
-        if self.engine is None:
-            raise EngineError(
-                f"rank {self.fabric.global_rank} has no server; ask the first rank of its group"
-            )
-        return self.engine.generate(requests)
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Begin to continue a prompt, on the first rank; see :meth:`Engine.submit`."""
+        return self._server_engine().submit(request)
+
+    @property
+    def idle(self) -> bool:
+        """See :attr:`Engine.idle`; ranks without a server have nothing to do."""
+        return self.engine is None or self.engine.idle
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the first rank's engine advances in :meth:`step` alone."""
+        return self.engine is not None and self.engine.needs_steps
+
+    def begin_step(self) -> Callable[[], None]:
+        """See :meth:`Engine.begin_step`."""
+        return self._server_engine().begin_step()
 
     def wake(self) -> None:
         """Wake the group's engine, with the newest weights at hand."""
@@ -85,6 +96,13 @@ class RankZeroServerEngine(Engine):
         """End the group's engine."""
         if self.engine is not None:
             self.engine.close()
+
+    def _server_engine(self) -> ServedEngine:
+        if self.engine is None:
+            raise EngineError(
+                f"rank {self.fabric.global_rank} has no server; ask the first rank of its group"
+            )
+        return self.engine
 
     def _gather(self) -> None:
         """Put the shares together for the first rank, if there are shares."""

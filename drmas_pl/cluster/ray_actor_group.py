@@ -8,7 +8,7 @@ from typing import Any
 
 from drmas_pl.cluster.placement import actor_group_name
 from drmas_pl.cluster.process import ProcessParts, RankInfo, RankProcess
-from drmas_pl.cluster.resource_pool import RayResourcePool
+from drmas_pl.cluster.resource_pool import CONCURRENT, RayResourcePool
 from drmas_pl.cluster.stage_monitor import StageMonitor
 from drmas_pl.errors import GroupLost
 
@@ -42,7 +42,7 @@ class RayActorGroup:
 
     def start(self) -> None:
         """Start the processes."""
-        self.actors = self.pool.start(actor_group_name(self.members), self.kind)
+        self.actors = self.pool.start(actor_group_name(self.members), self.kind, members=len(self.members))
 
     def wait(self, watch: StageMonitor) -> None:
         """Wait until every rank has its weights; return at once where they have.
@@ -73,9 +73,11 @@ class RayActorGroup:
             ranks: Number of ranks that are called.
             **kwargs: Its keyword arguments.
         """
+        calls = [getattr(actor, method) for actor in self.actors[:ranks]]
+        if method in self.kind.concurrent_methods:
+            calls = [call.options(concurrency_group=CONCURRENT) for call in calls]
         return [
-            getattr(actor, method).remote(*args, *(each[rank] if each else ()), **kwargs)
-            for rank, actor in enumerate(self.actors[:ranks])
+            call.remote(*args, *(each[rank] if each else ()), **kwargs) for rank, call in enumerate(calls)
         ]
 
     def finish(

@@ -1,12 +1,10 @@
 """A worker group as the driver sees it: the same words as :class:`~drmas_pl.workers.policy_worker.PolicyWorker`, the work on its ranks.
 
-Rows go to every rank, which takes its share of each minibatch; prompts are divided, since samples do not depend on what else is in
-a batch.
+Rows go to every rank, which takes its share of each minibatch; prompts are divided, see :mod:`drmas_pl.cluster.remote_engine`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -14,10 +12,11 @@ from typing import Any
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.ray_actor_group import RayActorGroup, RemoteWorker
+from drmas_pl.cluster.remote_engine import RemoteEngine
 from drmas_pl.cluster.stage_monitor import StageMonitor
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import LifecycleError
-from drmas_pl.types import Completion, GenerationRequest, Turn
+from drmas_pl.errors import GroupLost, LifecycleError
+from drmas_pl.types import Turn
 from drmas_pl.workers.build import PolicyWorkerPlan
 from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.lifecycle import Lifecycle, State
@@ -59,7 +58,8 @@ class RemotePolicyWorker(RemoteWorker):
         )
         self.settings = plan.settings
         self.lifecycle = Lifecycle(plan.name)
-        self.engine: Engine = RemoteEngine(self)
+        self._remote_engine = RemoteEngine(self)
+        self.engine: Engine = self._remote_engine
         self.weights_version = self.parameter_count = 0
 
     def wait(self) -> None:
@@ -126,16 +126,44 @@ class RemotePolicyWorker(RemoteWorker):
         )[0]
         return penalties
 
-    def begin_generation(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
-        """Have the ranks continue the prompts, consecutive ones on the same rank, and return what waits for the end.
+    @property
+    def rank_count(self) -> int:
+        """Number of ranks."""
+        return self.crew.ranks
 
-        A server of the group is the first rank's business alone.
-        """
+    @property
+    def timeout(self) -> float:
+        """Seconds that a stage may take."""
+        return self.watch.timeout
+
+    def require_rollout(self) -> None:
+        """Raise :class:`LifecycleError` unless the engines are awake."""
         self.lifecycle.require(State.ROLLOUT)
-        parts = split_evenly(requests, 1 if self.served else self.crew.ranks)
-        refs = self._begin("generate", each=[(part,) for part in parts], ranks=len(parts))
-        tasks = sorted({str(request.order[0]) for request in requests if request.order})
-        return lambda: list(itertools.chain.from_iterable(self._finish(refs, "generation", tasks)))
+
+    def begin_requests(self, method: str, *args: Any, **call: Any) -> list[Any]:
+        """Call a method about requests on ranks, see :meth:`RayActorGroup.begin`; return the pending results.
+
+        Raises:
+            GroupLost: The ranks are gone.
+        """
+        return self._begin(method, *args, **call)
+
+    def finish_requests(self, refs: Sequence[Any], tasks: Sequence[str]) -> list[Any]:
+        """Wait for the results of :meth:`begin_requests`.
+
+        Args:
+            refs: Pending results.
+            tasks: Tasks that the requests are for.
+
+        Raises:
+            GroupLost: A rank died or took too long.
+        """
+        return self._finish(refs, "generation", tasks)
+
+    def give_up_stuck(self, tasks: Sequence[str]) -> GroupLost:
+        """End the ranks, which do not answer any more, and return the error that says so."""
+        self.crew.abandon()
+        return self.watch.stuck("generation", tasks)
 
     def memory(self) -> None:
         """Return None: it needs nothing of this process's device."""
@@ -160,38 +188,6 @@ class RemotePolicyWorker(RemoteWorker):
             try:
                 yield
             finally:
+                self._remote_engine.end_rollout()
                 if not self.lost:
                     self._call("leave", stage="falling asleep")
-
-
-class RemoteEngine(Engine):
-    """Generates on the ranks of a group.
-
-    Args:
-        group: Divides the prompts among its ranks.
-    """
-
-    def __init__(self, group: RemotePolicyWorker) -> None:
-        self.group = group
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once; see :meth:`Engine.generate`."""
-        return self.group.begin_generation(requests)()
-
-    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
-        """Begin at once where the devices are the group's own, or a server does the work; see :meth:`Engine.begin`."""
-        return (
-            self.group.begin_generation(requests)
-            if self.group.owns_devices or self.group.served
-            else super().begin(requests)
-        )
-
-
-def split_evenly(items: Sequence[Any], parts: int) -> list[list[Any]]:
-    """Cut a sequence into consecutive parts whose lengths differ by at most 1.
-
-    >>> split_evenly("abcde", 3)
-    [['a'], ['b', 'c'], ['d', 'e']]
-    """
-    cuts = [index * len(items) // parts for index in range(parts + 1)]
-    return [list(items[start:stop]) for start, stop in itertools.pairwise(cuts)]

@@ -18,6 +18,8 @@ from drmas_pl.errors import ConfigError, GroupLost
 RESERVE = 60.0
 # seconds until what an earlier run has given back counts as free
 SETTLE = 10.0
+# name of the threads of a process in which methods run beside others
+CONCURRENT = "concurrent"
 # seconds until a cluster has to accept a connection
 PROBE = 10.0
 
@@ -57,12 +59,22 @@ class RayResourcePool:
             self._stop()
             raise
 
-    def start(self, crew: str, kind: type[RankProcess[Any]]) -> list[Any]:
-        """Start one process of a ``kind`` per rank of a crew; they come up while the caller goes on."""
+    def start(self, crew: str, kind: type[RankProcess[Any]], *, members: int = 1) -> list[Any]:
+        """Start one process of a ``kind`` per rank of a crew; they come up while the caller goes on.
+
+        Args:
+            crew: Name of the crew.
+            kind: Class of the processes.
+            members: Number of groups or critics in each of them.
+        """
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor, seats = ray.remote(kind), self.seating.seats[crew]
+        seats = self.seating.seats[crew]
+        # for each member a thread that waits for answers, and one for everything that returns at once
+        threads = {CONCURRENT: members + 1} if kind.concurrent_methods else {}
+        remote: Any = ray.remote
+        actor = remote(concurrency_groups=threads)(kind)
         return [
             actor.options(
                 num_cpus=seat.cpus,

@@ -47,7 +47,7 @@ class StageMonitor:
         while pending:
             done, pending = ray.wait(pending, timeout=max(deadline - time.monotonic(), 0))
             if not done:
-                raise GroupLost(stuck_message(self._who(stage, tasks), self.timeout))
+                raise self.stuck(stage, tasks)
             try:
                 ray.get(done)
             except (RayActorError, WorkerCrashedError) as error:
@@ -57,6 +57,10 @@ class StageMonitor:
                 raise (error.cause or error) from error
         found: list[Any] = ray.get(list(refs))
         return found
+
+    def stuck(self, stage: str, tasks: Sequence[str] = ()) -> GroupLost:
+        """Return the error of ranks that do not end a stage."""
+        return GroupLost(stuck_message(self._who(stage, tasks), self.timeout))
 
     def _raise_death(self, pending: Sequence[Any], stage: str, tasks: Sequence[str]) -> None:
         """Raise :class:`GroupLost` if one of the other ranks is dead, which then is why the first one failed."""

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from drmas_pl.engines.limits import remaining_tokens
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -64,7 +65,12 @@ class Engine:
             EngineError: The engine is asleep.
         """
         future: Future[Completion] = Future()
-        self._submitted.append((request, future))
+        try:
+            remaining_tokens(request, self.context_length)
+        except EngineError as error:
+            future.set_exception(error)
+        else:
+            self._submitted.append((request, future))
         return future
 
     @property
@@ -109,10 +115,19 @@ class Engine:
         Raises:
             EngineError: The engine is asleep, or a prompt leaves no room for a single token.
         """
-        futures = [self.submit(request) for request in requests]
-        while not (self.idle or all(future.done() for future in futures)):
-            self.step()
-        return [future.result() for future in futures]
+        futures: dict[int, Future[Completion]] = {}
+        try:
+            # engines that work by themselves begin with what comes first
+            for at in sorted(range(len(requests)), key=lambda at: (requests[at].order, at)):
+                futures[at] = self.submit(requests[at])
+            while not (self.idle or all(future.done() for future in futures.values())):
+                self.step()
+            return [futures[at].result() for at in range(len(requests))]
+        except BaseException:
+            # after Ctrl-C, or the failure of one, nobody waits for the others
+            for future in futures.values():
+                future.cancel()
+            raise
 
     def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
         """Begin to continue every prompt and return what waits for the end; see :meth:`generate`.

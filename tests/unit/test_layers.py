@@ -23,6 +23,7 @@ LAYERS = (
         "env",
         "integrations",
         "engines.base",
+        "engines.limits",
         "rewards",
         "retrieval",
         "sandbox",

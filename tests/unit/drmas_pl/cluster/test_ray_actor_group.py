@@ -38,8 +38,8 @@ class Pool:
         self.seating = SimpleNamespace(seats={"a+b": (0, 1)})
         self.done = True
 
-    def start(self, crew: str, kind: type[Any]) -> list[Actor]:
-        self.diary.append(f"start {crew}")
+    def start(self, crew: str, kind: type[Any], *, members: int) -> list[Actor]:
+        self.diary.append(f"start {crew} for {members}")
         return [Actor(rank, self.diary) for rank in range(2)]
 
     def end(self, actors: Sequence[Actor]) -> None:
@@ -84,7 +84,9 @@ def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[RemoteWorker, Remot
     first, second = pair
     first.wait()
     second.wait()
-    assert pool.diary.count("start a+b") == 1 and sum(line.startswith("join") for line in pool.diary) == 2
+    assert (
+        pool.diary.count("start a+b for 2") == 1 and sum(line.startswith("join") for line in pool.diary) == 2
+    )
     assert len(second.facts) == 2 and second.describe() == "2 ranks, ddp, cpu on here, here"
 
 
@@ -113,7 +115,7 @@ def test_a_loss_is_that_of_all_and_so_is_the_return(
     first.restore(None)
     second.restore(tmp_path)
     assert not first.lost and not second.lost
-    assert pool.diary.count("start a+b") == 1 and pool.diary[-2:] == ["restore b", "restore b"]
+    assert pool.diary.count("start a+b for 2") == 1 and pool.diary[-2:] == ["restore b", "restore b"]
 
 
 @pytest.mark.parametrize(("done", "lost"), [(True, False), (False, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 
@@ -78,3 +79,57 @@ def test_a_failed_batch_fails_its_requests(engine: Echo, error: type[Exception],
 def test_an_engine_implements_one_of_both_ways() -> None:
     with pytest.raises(TypeError, match="Silent must implement generate, or submit and step"):
         type("Silent", (Engine,), {})
+
+
+def test_an_unanswerable_prompt_fails_its_own_future() -> None:
+    engine = Echo()
+    engine.context_length = 3
+    filled, fine = (
+        engine.submit(GenerationRequest((1, 2, 3), SamplingParams(), seed=0)),
+        engine.submit(request(4)),
+    )
+    empty = engine.submit(GenerationRequest((), SamplingParams(), seed=0))
+    engine.step()
+    assert fine.result().token_ids == (4,)
+    for future, message in ((filled, "leaves no room in a context of 3"), (empty, "has an empty prompt")):
+        with pytest.raises(EngineError, match=message):
+            future.result()
+
+
+class Remote(Engine):
+    """Works by itself, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.futures: list[Future[Completion]] = []
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        self.asked.append(request.prompt_ids[0])
+        future: Future[Completion] = Future()
+        if request.prompt_ids[0] == 13:
+            future.set_exception(EngineError("thirteen"))
+        elif request.prompt_ids[0] < 100:
+            future.set_result(Completion(request.prompt_ids, (0.0,), "stop", 0))
+        self.futures.append(future)
+        return future
+
+
+def test_generate_submits_in_order_and_returns_in_the_order_of_its_argument() -> None:
+    engine = Remote()
+    found = engine.generate([request(1, order=3), request(2, order=1), request(3, order=1)])
+    assert engine.asked == [2, 3, 1]
+    assert [completion.token_ids for completion in found] == [(1,), (2,), (3,)]
+
+
+def test_when_one_fails_nobody_waits_for_the_others() -> None:
+    engine = Remote()
+    with pytest.raises(EngineError, match="thirteen"):
+        engine.generate([request(13), request(100)])
+    assert engine.futures[1].cancelled()
+
+
+def test_who_needs_steps_is_known() -> None:
+    class Stepping(Remote):
+        def step(self) -> None: ...
+
+    assert Echo().needs_steps and Stepping().needs_steps and not Remote().needs_steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,111 @@ def test_a_broken_engine_is_told_what_is_wrong(
 ) -> None:
     with pytest.raises(CheckFailed, match=message):
         check_engine(Broken(spoil))
+
+
+class Streaming(Engine):
+    """Answers one request per step, in the order of arrival; subclasses break one thing each."""
+
+    def __init__(self) -> None:
+        self.good = TransformersEngine(*tiny_policy(context_length=64))
+        self.context_length = self.good.context_length
+        self.open: list[tuple[GenerationRequest, Future[Completion]]] = []
+        self.awake = True
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        if not self.awake:
+            raise EngineError("asleep")
+        future: Future[Completion] = Future()
+        self.open.append((request, future))
+        return future
+
+    @property
+    def idle(self) -> bool:
+        return not self.open
+
+    def step(self) -> None:
+        if self.open:
+            self.answer(*self.open.pop(0))
+
+    def answer(self, request: GenerationRequest, future: Future[Completion]) -> None:
+        """Resolve a future."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            (completion,) = self.good.generate([request])
+        except EngineError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(replace(completion, weights_version=self.weights_version))
+
+    def sleep(self) -> None:
+        self.awake = False
+        while self.open:
+            self.open.pop()[1].set_result(Completion((), (), "abort", self.weights_version))
+
+    def wake(self) -> None:
+        self.awake = True
+
+
+class Forgetful(Streaming):
+    def sleep(self) -> None:
+        self.awake = False
+        self.open.clear()
+
+
+class Fragile(Streaming):
+    def answer(self, request: GenerationRequest, future: Future[Completion]) -> None:
+        if request.prompt_ids:
+            super().answer(request, future)
+            return
+        for _, other in [(request, future), *self.open]:
+            if other.set_running_or_notify_cancel():
+                other.set_exception(EngineError("an empty prompt"))
+        self.open.clear()
+
+
+class Restless(Streaming):
+    idle = False  # type: ignore[assignment]
+
+
+class Careless(Streaming):
+    def sleep(self) -> None:
+        self.awake = False
+        while self.open:
+            self.open.pop()[1].set_exception(ValueError("the cache is gone"))
+
+
+class Stale(Streaming):
+    """Samples what is under way with the old weights' version, but with other ids."""
+
+    def sync(self, version: int) -> None:
+        super().sync(version)
+        for request, future in self.open:
+            (completion,) = self.good.generate([request])
+            future.set_result(replace(completion, token_ids=(1, *completion.token_ids[1:])))
+        self.open.clear()
+
+
+def test_an_engine_that_answers_one_by_one_is_fine() -> None:
+    check_engine(Streaming())
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (Forgetful, "submit: expected every future to be done, got 11 of 12 without an answer for 0.2 s"),
+        (Fragile, "requests submitted at different times: expected completions, got an empty prompt"),
+        (Restless, "idle of an engine with nothing to do: expected True, got False"),
+        (
+            Careless,
+            "when the engine falls asleep: expected an EngineError or a completion, got the cache is gone",
+        ),
+        (Stale, "requests under way when new weights come: expected unchanged ids"),
+    ],
+)
+def test_an_engine_that_breaks_the_contract_of_streams_is_told(engine: type[Engine], message: str) -> None:
+    with pytest.raises(CheckFailed, match=message):
+        check_engine(engine(), patience=0.2)
 
 
 class Sleepless(Broken):
