@@ -32,6 +32,11 @@ Hook = Callable[[Mapping[str, Any]], Answer | None]
 UNAUTHORIZED: Answer = (401, {"error": "Unauthorized"})
 
 
+class _Listener(ThreadingHTTPServer):
+    # connections that may wait to be accepted
+    request_queue_size = 2048
+
+
 class FakeSglang:
     """Serves a copy of a policy.
 
@@ -53,6 +58,7 @@ class FakeSglang:
         keys_shown: What each request showed for a key.
         raw: By path, text that is sent as JSON in the place of an answer.
         moved: By path, the address that requests are sent on to.
+        delay: Seconds that a response takes, unless it is aborted before.
         weight_version: Name of the weights.
         session: Whether a weight update is open.
     """
@@ -72,6 +78,8 @@ class FakeSglang:
         self.keys_shown: list[str | None] = []
         self.raw: dict[str, str] = {}
         self.moved: dict[str, str] = {}
+        self.delay: Callable[[Mapping[str, Any]], float] = lambda body: 0.0
+        self._aborts: dict[str, threading.Event] = {}
         self.policy = copy.deepcopy(policy)
         self.engine = TransformersEngine(self.policy, tokenizer, reuse_prefixes=False)
         self.info = {"version": version, "tp_size": 1, "dp_size": 1, "max_req_input_len": 122, **(info or {})}
@@ -120,7 +128,7 @@ class FakeSglang:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._http = _Listener(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -185,11 +193,23 @@ class FakeSglang:
         try:
             if path in self.hooks and (answer := self.hooks[path](body)) is not None:
                 return answer
+            aborted = path == "/generate" and self._take_time(body)
             with self._lock:
-                return self._act(path, body)
+                answer = self._act(path, body)
+            return _cut_short(answer) if aborted else answer
         finally:
             with self._lock:
                 self.busy -= 1
+
+    def _take_time(self, body: Mapping[str, Any]) -> bool:
+        """Wait as long as the response takes; return whether it was aborted."""
+        seconds = self.delay(body)
+        if not seconds:
+            return False
+        aborted = (
+            self._aborts.setdefault(body["rid"], threading.Event()) if "rid" in body else threading.Event()
+        )
+        return aborted.wait(seconds)
 
     def _act(self, path: str, body: dict[str, Any]) -> Answer:
         act = getattr(self, "do_" + path.strip("/"), None)
@@ -238,6 +258,8 @@ class FakeSglang:
         return 200, "Cache flushed."
 
     def do_abort_request(self, body: dict[str, Any]) -> Answer:
+        if body["rid"] in self._aborts:
+            self._aborts[body["rid"]].set()
         return 200, ""
 
     def do_release_memory_occupation(self, body: dict[str, Any]) -> Answer:
@@ -308,6 +330,15 @@ class FakeSglang:
             return 400, {"success": False, "message": f"unexpected {unexpected}"}
         self.weight_version = body.get("weight_version", self.weight_version)
         return 200, {"success": True, "message": "ok"}
+
+
+def _cut_short(answer: Answer) -> Answer:
+    """Return an answer as that of a request which was aborted after its first token."""
+    status, content = answer
+    meta = content["meta_info"]
+    reason = {"type": "abort", "message": "Abort in waiting queue"}
+    cut_meta = {**meta, "finish_reason": reason, "output_token_logprobs": meta["output_token_logprobs"][:1]}
+    return status, {"output_ids": content["output_ids"][:1], "meta_info": cut_meta}
 
 
 def cut(times: int = 1) -> Hook:

@@ -265,17 +265,17 @@ def test_a_server_killed_in_the_middle_of_a_rollout_is_replaced_and_the_rollout_
     engine: SglangEngine, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference, victim, calls = play(run, engine), process_id(engine), []
-    post_all = Client.post_all
+    start = Client.start
 
-    def kill_under_way(client: Client, *args: Any, **more: Any) -> list[Any]:
-        calls.append(1)
-        if len(calls) == 3:
+    def kill_under_way(client: Client, path: str, *args: Any, **more: Any) -> Any:
+        calls.append(path)
+        if calls.count("/generate") == 30:
             # stopped first, so that it certainly dies with requests under way
             os.kill(victim, signal.SIGSTOP)
             threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
-        return post_all(client, *args, **more)
+        return start(client, path, *args, **more)
 
-    monkeypatch.setattr(Client, "post_all", kill_under_way)
+    monkeypatch.setattr(Client, "start", kill_under_way)
     with caplog.at_level(logging.WARNING):
         found = play(run, engine)
     assert "the server was lost and is started again" in caplog.text

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +18,9 @@ from drmas_pl.errors import EngineError
 
 T = TypeVar("T")
 Method = Literal["GET", "POST"]
+WATCH_SECONDS = 1.0
+# Less than the 5 s of uvicorn, which would else close a connection at the moment when a request is sent on it.
+KEEP_ALIVE_SECONDS = 3.0
 # What aiohttp raises when a server goes away before, while or after it answers.
 _GONE = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
 
@@ -47,16 +50,12 @@ class Client:
 
     Args:
         url: Its address, such as ``http://127.0.0.1:30000``.
-        max_concurrent: Largest number of requests under way at a time.
         timeout: Seconds until a request is given up, from the moment that it is sent.
         key: Shows the server that it may answer; None for a server without one.
     """
 
-    def __init__(
-        self, url: str, *, max_concurrent: int = 256, timeout: float = 600.0, key: str | None = None
-    ) -> None:
+    def __init__(self, url: str, *, timeout: float = 600.0, key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        self.max_concurrent = max_concurrent
         self.timeout = timeout
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._loop = asyncio.new_event_loop()
@@ -79,24 +78,25 @@ class Client:
         """
         return self._wait(self._call("POST", path, body or {}, timeout))
 
-    def start(self, path: str, body: Mapping[str, Any]) -> Future[Any]:
-        """Send ``body`` and return at once; the future's ``result`` is that of :meth:`post`."""
-        return self._submit(self._call("POST", path, body, None))
-
-    def post_all(
-        self, path: str, bodies: Sequence[Mapping[str, Any]], *, alive: Callable[[], bool]
-    ) -> list[Any]:
-        """Send many bodies, at most ``max_concurrent`` at a time, in order.
-
-        Args:
-            path: Where to send them.
-            bodies: What to send.
-            alive: Asked about once a second; when it says no, what is under way counts as lost.
+    def start(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> Future[Any]:
+        """Send ``body`` and return at once.
 
         Returns:
-            For each body its answer, or the :class:`EngineError` that stands in its place.
+            A future whose ``result`` is that of :meth:`post`; where the client is closed, or the server ends, before the answer, it may be
+            cancelled instead of raising :class:`ServerLost`.
+
+        Raises:
+            ServerLost: The client is closed.
         """
-        return self._wait(self._call_all(path, bodies, alive))
+        return self._submit(self._call("POST", path, body, timeout))
+
+    def watch(self, alive: Callable[[], bool]) -> None:
+        """End everything that is under way once the server is no longer alive, since its workers may hold connections open.
+
+        Args:
+            alive: Asked about once a second.
+        """
+        self._submit(self._watch(alive))
 
     def close(self) -> None:
         """Close all connections and end the thread; what other threads wait for counts as lost."""
@@ -124,8 +124,9 @@ class Client:
             raise
 
     async def _open(self) -> aiohttp.ClientSession:
-        # concurrency is bounded by the semaphore below; control requests must pass beside a full house
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
+        # who sends many requests bounds them; control requests must pass beside a full house
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def _end(self) -> None:
         """Close the session and end whatever still runs."""
@@ -179,32 +180,8 @@ class Client:
                 f"the server at {self.url} went away during {path}: {type(error).__name__}: {error}"
             ) from error
 
-    async def _call_all(
-        self, path: str, bodies: Sequence[Mapping[str, Any]], alive: Callable[[], bool]
-    ) -> list[Any]:
-        places = asyncio.Semaphore(self.max_concurrent)
-
-        async def one(body: Mapping[str, Any]) -> Any:
-            async with places:
-                try:
-                    return await self._call("POST", path, body, None)
-                except EngineError as error:
-                    return error
-
-        work = [asyncio.ensure_future(one(body)) for body in bodies]
-        try:
-            return await self._watched(work, alive)
-        finally:
-            for task in work:
-                task.cancel()
-
-    async def _watched(self, work: Sequence[asyncio.Future[Any]], alive: Callable[[], bool]) -> list[Any]:
-        pending: set[asyncio.Future[Any]] = set(work)
-        while pending:
-            _, pending = await asyncio.wait(pending, timeout=1.0)
-            if pending and not alive():
-                lost = ServerLost(
-                    f"the server at {self.url} ended while {len(pending)} requests were under way"
-                )
-                return [task.result() if task.done() else lost for task in work]
-        return [task.result() for task in work]
+    async def _watch(self, alive: Callable[[], bool]) -> None:
+        while alive():
+            await asyncio.sleep(WATCH_SECONDS)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()

@@ -1,8 +1,8 @@
 """The engine that generates with an sglang server.
 
-Its states are those of :class:`drmas_pl.engines.sglang.session.EngineState`. A server that is gone is started again from the policy's
-weights, which do not change while an engine is awake, and what it had not answered is asked again: with a seed per request the answers
-are those it would have given.
+Its states are those of :class:`drmas_pl.engines.sglang.session.EngineState`. Requests are sent by a
+:class:`~drmas_pl.engines.sglang.dispatcher.RequestDispatcher`. A server that is gone is started again from the policy's weights, which do
+not change while an engine is awake.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.served import ServedEngine
 from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
+from drmas_pl.engines.sglang.dispatcher import RequestDispatcher
 from drmas_pl.engines.sglang.factory import (
     check_address,
     check_devices,
@@ -28,7 +29,7 @@ from drmas_pl.engines.sglang.factory import (
     lora_settings,
     make_weight_sync,
 )
-from drmas_pl.engines.sglang.generate import abort_all, generate_all
+from drmas_pl.engines.sglang.generate import SamplingTarget
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.server_manager import Release
 from drmas_pl.engines.sglang.session import TOLERANCES, EngineState, ServerSession
@@ -38,7 +39,6 @@ from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class SglangEngine(ServedEngine):
@@ -104,7 +104,7 @@ class SglangEngine(ServedEngine):
             settings=settings,
             folder=None if folder is None else Path(folder),
             release=release,
-            client={"max_concurrent": max_concurrent, "timeout": request_timeout},
+            client={"timeout": request_timeout},
         )
         self.own_weights = self._manager.release == "nothing"
         self._weight_sync = make_weight_sync(sync, self._manager)
@@ -122,43 +122,31 @@ class SglangEngine(ServedEngine):
             context_length=min(known_limits, default=None),
         )
         self.context_length = self._session.context_length
-        self._thread: ThreadPoolExecutor | None = None
-        self._begun: Future[list[Completion]] | None = None
+        self._dispatcher = RequestDispatcher(self, max_concurrent=max_concurrent, max_restarts=max_restarts)
         # an engine that nobody closes must not leave its server behind
         self._finalizer = weakref.finalize(self, self._manager.unregister, self._session)
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once; see :meth:`Engine.generate`.
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Begin to continue a prompt; see :meth:`Engine.submit`.
 
-        A request that the server refuses, or does not answer in time, comes back with finish reason ``abort``.
+        A request that the server refuses, or does not answer in time, comes back with finish reason ``abort``. The future stays pending
+        while the server is at work, so that cancelling it ends the request there.
         """
         state = self._session.state
         if not state.is_awake:
-            raise EngineError(f"the engine is {state.value}; call wake() before generate()")
-        limits = [remaining_tokens(request, self.context_length) for request in requests]
-        self._check_ids(requests)
-        done: dict[int, Completion] = {}
-        order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
-        if requests:
-            self._persist(lambda: self._ask(requests, limits, [i for i in order if i not in done], done))
-        return [done[i] for i in range(len(requests))]
+            raise EngineError(f"the engine is {state.value}; call wake() before submit()")
+        try:
+            max_tokens = remaining_tokens(request, self.context_length)
+            self._check_ids(request)
+        except EngineError as error:
+            refused: Future[Completion] = Future()
+            refused.set_exception(error)
+            return refused
+        return self._dispatcher.submit(request, max_tokens)
 
-    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
-        """Begin to generate in a thread, so that servers of several groups work at a time; see :meth:`Engine.begin`."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sglang")
-        future = self._thread.submit(self.generate, requests)
-        self._begun = future
-
-        def finish() -> list[Completion]:
-            try:
-                return future.result()
-            except BaseException:
-                # Ctrl-C reaches this thread alone, and the other one must not go on waiting
-                self._give_up(future)
-                raise
-
-        return finish
+    def abort(self) -> None:
+        """End every request that is under way with finish reason ``abort`` and what has been sampled of it."""
+        self._dispatcher.abort()
 
     def wake(self) -> None:
         """Start the server if none runs, else give it the memory of its weights back."""
@@ -173,14 +161,18 @@ class SglangEngine(ServedEngine):
                 raise
 
     def sync(self, version: int) -> None:
-        """Bring the policy's weights to the server and compare log-probs; a sleeping engine does so when it is next used."""
-        self.weights_version = version
-        self._session.outdate()
-        if self._session.state.is_awake:
-            self._persist(self._prepare)
+        """Bring the policy's weights to the server and compare log-probs; a sleeping engine does so when it is next used.
+
+        Waits until what is under way is answered, with the weights that it began with; what is submitted meanwhile gets the new ones.
+        """
+        with self._dispatcher.held():
+            self.weights_version = version
+            self._session.outdate()
+            if self._session.state.is_awake:
+                self._persist(self._prepare)
 
     def detach(self) -> None:
-        """Have the server hold the newest weights, checked.
+        """Have the server hold the newest weights, checked; what is under way goes on.
 
         A server that is lost after this cannot be started again until the next :meth:`sync`.
         """
@@ -188,23 +180,21 @@ class SglangEngine(ServedEngine):
         self._session.detach()
 
     def sleep(self) -> None:
-        """Have the server release what is configured."""
+        """Abort what is under way, as :meth:`abort` does, and have the server release what is configured."""
         if not self._session.state.is_awake:
             return
-        server = self._manager.server
-        try:
-            self._session.sleep()
-        except (ServerLost, RequestTimeout) as error:
-            log.warning("the server is gone and will be started again when it is needed: %s", error)
-            self._session.drop(server)
+        with self._dispatcher.aborted():
+            server = self._manager.server
+            try:
+                self._session.sleep()
+            except (ServerLost, RequestTimeout) as error:
+                log.warning("the server is gone and will be started again when it is needed: %s", error)
+                self._session.drop(server)
 
     def close(self) -> None:
-        """Stop the server, if it is ours, and refuse to generate for good."""
+        """Abort what is under way, stop the server, if it is ours, and refuse to generate for good."""
         self._session.close()
-        if self._thread is not None:
-            if self._begun is not None:
-                self._give_up(self._begun)
-            self._thread.shutdown()
+        self._dispatcher.close()
         if self._manager.server is not None:
             with suppress(EngineError):
                 self._weight_sync.close()
@@ -224,67 +214,69 @@ class SglangEngine(ServedEngine):
         """Start and update servers from these weights; see :meth:`ServedEngine.take`."""
         self._session.take(weights, probe, logprobs)
 
-    def _give_up(self, future: Future[list[Completion]]) -> None:
-        """Have the server end what it is still at work on."""
-        if not future.done() and self._manager.server is not None:
-            abort_all(self._manager.server)
-
-    def _prepare(self) -> Server:
-        """Return the server, with the current weights."""
-        return self._session.prepare(self.weights_version, self.autocast)
-
-    def _ask(
-        self,
-        requests: Sequence[GenerationRequest],
-        limits: Sequence[int],
-        chosen: list[int],
-        done: dict[int, Completion],
-    ) -> None:
-        """Send the chosen requests and note every answer in ``done``.
-
-        Raises:
-            ServerLost: The server went away; what it had answered until then is noted.
-        """
-        answers = generate_all(
-            self._prepare(),
-            [requests[i] for i in chosen],
-            [limits[i] for i in chosen],
+    def find_target(self) -> SamplingTarget | None:
+        """Return where requests can be sent at once; see :class:`~drmas_pl.engines.sglang.dispatcher.ServerUser`."""
+        server = self._session.ready_server
+        if server is None:
+            return None
+        return SamplingTarget(
+            server,
             stop_token_ids=self.stop_token_ids,
             adapter=self._weight_sync.adapter,
             version=self.weights_version,
             named=self._weight_sync.replaces,
         )
-        done.update({i: answer for i, answer in zip(chosen, answers) if isinstance(answer, Completion)})
-        for answer in answers:
-            if isinstance(answer, ServerLost):
-                raise answer
 
-    def _persist(self, action: Callable[[], T]) -> T:
-        """Run an action, again with a new server whenever the old one was lost."""
-        # a lost server is the only error that a new one can mend; everything else is the caller's
-        for left in reversed(range(self.max_restarts + 1)):
-            try:
-                found = action()
-                self.context_length = self._session.context_length
-                return found
-            except ServerLost as error:
-                lost = self._session.known
-                tail = "" if lost is None else lost.log_tail()
+    def prepare_server(self, lost: Server | None, losses: int) -> None:
+        """Make a server ready, in the place of one that was lost; see :class:`~drmas_pl.engines.sglang.dispatcher.ServerUser`."""
+        state = self._session.state
+        if not state.is_awake:
+            raise EngineError(f"the engine is {state.value}; call wake() before submit()")
+        with self._manager.lock:
+            if lost is not None and lost is self._session.known:
+                log.warning("the server was lost and is started again; %s", lost.exit_report())
                 self._session.drop(lost)
-                if not left:
-                    raise EngineError(
-                        f"the server was lost {self.max_restarts + 1} times in a row: {error}; {tail}"
-                    ) from error
-                log.warning("the server was lost and is started again: %s", error)
-        raise AssertionError("the last attempt returns or raises")
+        self._persist(self._prepare, losses)
 
-    def _check_ids(self, requests: Sequence[GenerationRequest]) -> None:
+    def _prepare(self) -> Server:
+        """Return the server, with the current weights."""
+        return self._session.prepare(self.weights_version, self.autocast)
+
+    def _persist(self, action: Callable[[], object], losses: int = 0) -> None:
+        """Run an action, again with a new server whenever the old one was lost; ``losses`` were lost in a row before."""
+        # a lost server is the only error that a new one can mend; everything else is the caller's
+        for lost_before in range(losses, self.max_restarts + 1):
+            # whoever else notices the loss must find the new server
+            with self._manager.lock:
+                try:
+                    action()
+                except ServerLost as error:
+                    self._replace(error, last=lost_before == self.max_restarts)
+                else:
+                    self.context_length = self._session.context_length
+                    return
+
+    def _replace(self, error: ServerLost, *, last: bool) -> None:
+        """Give the lost server up.
+
+        Raises:
+            EngineError: It was the last of those that may be lost in a row.
+        """
+        lost = self._session.known
+        tail = "" if lost is None else lost.log_tail()
+        self._session.drop(lost)
+        if last:
+            raise EngineError(
+                f"the server was lost {self.max_restarts + 1} times in a row: {error}; {tail}"
+            ) from error
+        log.warning("the server was lost and is started again: %s", error)
+
+    def _check_ids(self, request: GenerationRequest) -> None:
         """Refuse ids outside the vocabulary, with which a server would crash."""
-        for request in requests:
-            if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocabulary:
-                worst = max(
-                    request.prompt_ids, key=lambda token: token if token >= 0 else self._vocabulary - token
-                )
-                raise EngineError(
-                    f"a prompt holds id {worst}, but the model's ids are 0 to {self._vocabulary - 1}; use the model's tokenizer"
-                )
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocabulary:
+            worst = max(
+                request.prompt_ids, key=lambda token: token if token >= 0 else self._vocabulary - token
+            )
+            raise EngineError(
+                f"a prompt holds id {worst}, but the model's ids are 0 to {self._vocabulary - 1}; use the model's tokenizer"
+            )

@@ -1,80 +1,97 @@
-"""Ask one server for many completions, as sglang's ``/generate`` speaks of them, and read every answer."""
+"""One request to a server, as sglang's ``/generate`` speaks of it, and its answer."""
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerApi
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
-log = logging.getLogger(__name__)
+# Seconds that a server gets to take note of an abort.
+ABORT_SECONDS = 5.0
 
 
-def generate_all(
-    server: Server,
-    requests: Sequence[GenerationRequest],
-    max_tokens: Sequence[int],
-    *,
-    stop_token_ids: Collection[int],
-    adapter: str | None,
-    version: int,
-    named: bool = True,
-) -> list[Completion | ServerLost]:
-    """Generate one completion per request.
+class TaskRanks:
+    """Spreads tasks over data-parallel ranks, all requests of a task on one, so that they share its prefix cache.
 
-    Args:
+    >>> from drmas_pl.types import SamplingParams
+    >>> make = lambda task: GenerationRequest((1,), SamplingParams(), seed=0, order=(task, 0))
+    >>> spread = TaskRanks()
+    >>> [spread.rank_of(make(task), ranks=2) for task in "abac"]
+    [0, 1, 0, 0]
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, int] = {}
+
+    def rank_of(self, request: GenerationRequest, ranks: int) -> int:
+        """Return the rank of a request's task, the next one in turn for a new task."""
+        return self._places.setdefault(request.order[:1], len(self._places)) % ranks
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        self._places.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingTarget:
+    """A server that is ready, and what it samples with.
+
+    Attributes:
         server: Holds the weights ``version``.
-        requests: What to continue, samples of a task beside each other.
-        max_tokens: Largest number of tokens to sample, for each request.
         stop_token_ids: Ids that end a response.
         adapter: LoRA adapter to generate with.
         version: Version stamped on the completions.
         named: Whether the server knows its weights by this version.
-
-    Returns:
-        For each request its completion, with finish reason ``abort`` where the server refused it or did not answer in time; or the
-        error where the server went away.
-
-    Raises:
-        EngineError: An answer contradicts itself or names other weights.
     """
-    bodies = [
-        generate_body(
+
+    server: Server
+    stop_token_ids: frozenset[int]
+    adapter: str | None
+    version: int
+    named: bool
+
+    def start(
+        self, request: GenerationRequest, *, max_tokens: int, rid: str, ranks: TaskRanks
+    ) -> Future[Any]:
+        """Send a request and return its pending answer.
+
+        Args:
+            request: What to continue.
+            max_tokens: Largest number of tokens to sample.
+            rid: Name of the request, by which it can be aborted.
+            ranks: Chooses among several copies of the weights.
+
+        Raises:
+            ServerLost: The connection is closed.
+        """
+        body = generate_body(
             request,
-            max_tokens=limit,
-            stop_token_ids=stop_token_ids,
-            api=server.api,
-            rid=uuid.uuid4().hex,
-            adapter=adapter,
+            max_tokens=max_tokens,
+            stop_token_ids=self.stop_token_ids,
+            api=self.server.api,
+            rid=rid,
+            adapter=self.adapter,
         )
-        for request, limit in zip(requests, max_tokens)
-    ]
-    if server.data_parallel > 1:
-        for body, rank in zip(bodies, task_ranks(requests, server.data_parallel)):
-            body[server.api.rank_field] = rank
-    try:
-        answers = server.client.post_all("/generate", bodies, alive=lambda: server.alive)
-    except BaseException:
-        # whatever interrupts the wait, the server would go on computing for nobody
-        abort_all(server)
-        raise
-    found: list[Completion | ServerLost] = []
-    for body, answer in zip(bodies, answers):
-        if isinstance(answer, ServerLost):
-            found.append(answer)
-        elif isinstance(answer, EngineError):
-            _give_up(server, body["rid"], answer)
-            found.append(Completion((), (), "abort", version))
-        else:
-            found.append(read_completion(answer, version=version, named=named))
-    return found
+        if self.server.data_parallel > 1:
+            body[self.server.api.rank_field] = ranks.rank_of(request, self.server.data_parallel)
+        return self.server.client.start("/generate", body)
+
+    def read(self, answer: Mapping[str, Any]) -> Completion:
+        """Return the completion in an answer; see :func:`read_completion`."""
+        return read_completion(answer, version=self.version, named=self.named)
+
+    def abort(self, rid: str) -> None:
+        """Have the server end a request, which it then answers with finish reason ``abort``; does not wait for that."""
+        # a server that is gone has ended it already
+        with suppress(EngineError):
+            self.server.client.start("/abort_request", {"rid": rid}, timeout=ABORT_SECONDS)
 
 
 def generate_body(
@@ -160,32 +177,6 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
             f"the server sampled with weights {found!r}, but version {version} was sent to it; does somebody else use it?"
         )
     return Completion(ids, _values(logprobs), reason, version)
-
-
-def task_ranks(requests: Sequence[GenerationRequest], ranks: int) -> list[int]:
-    """Spread tasks over data-parallel ranks, all requests of a task on one, so that they share its prefix cache.
-
-    >>> from drmas_pl.types import SamplingParams
-    >>> make = lambda task: GenerationRequest((1,), SamplingParams(), seed=0, order=(task, 0))
-    >>> task_ranks([make("a"), make("b"), make("a"), make("c")], ranks=2)
-    [0, 1, 0, 0]
-    """
-    known: dict[Any, int] = {}
-    return [known.setdefault(request.order[:1], len(known)) % ranks for request in requests]
-
-
-def abort_all(server: Server) -> None:
-    """Have the server end everything that it is at work on; what it has so far is answered with finish reason ``abort``."""
-    with suppress(EngineError):
-        server.client.post("/abort_request", {"rid": "", "abort_all": True}, timeout=5.0)
-
-
-def _give_up(server: Server, rid: str, error: EngineError) -> None:
-    """Say why a request is aborted, and tell the server where it may still be at work on it."""
-    log.warning("a request is aborted: %s", error)
-    if isinstance(error, RequestTimeout):
-        with suppress(EngineError):
-            server.client.post("/abort_request", {"rid": rid}, timeout=5.0)
 
 
 def _values(logprobs: Sequence[Sequence[Any]]) -> tuple[float, ...]:

@@ -62,6 +62,8 @@ class Server:
         if name is not None and self.info.get("served_model_name") != name:
             raise self._foreign("it has another name")
         self.api = ServerApi.of(str(self.info.get("version")))
+        if process is not None:
+            client.watch(lambda: process.exit_code is None)
 
     @property
     def alive(self) -> bool:

@@ -107,6 +107,12 @@ class ServerSession:
         self._expected: tuple[tuple[int, ...], tuple[float, ...]] | None = None
         manager.register(self)
 
+    @property
+    def ready_server(self) -> Server | None:
+        """The server if it can be asked for samples at once, as far as is known; asking takes no lock."""
+        ready = self.state in (EngineState.READY, EngineState.DETACHED) and self.manager.server is self.known
+        return self.known if ready else None
+
     def server(self, version: int) -> Server:
         """Return the running server, started from the policy's weights, which are ``version``, if need be.
 

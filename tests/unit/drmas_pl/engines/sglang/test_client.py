@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
+from drmas_pl.engines.sglang import client as client_module
 from drmas_pl.engines.sglang.client import Client, RequestRefused, RequestTimeout, ServerLost
 from drmas_pl.engines.sglang.server import attach
 from drmas_pl.errors import EngineError
@@ -59,20 +59,27 @@ def test_refusals_silence_and_loss_are_told_apart(fake: FakeSglang, client: Clie
             other.close()
 
 
-def test_many_answers_come_in_order_and_errors_in_their_place(fake: FakeSglang, client: Client) -> None:
-    fake.hooks["/flush_cache"] = lambda body: (200, body) if body["n"] % 3 else (500, "no")
-    answers: list[Any] = client.post_all("/flush_cache", [{"n": n} for n in range(7)], alive=lambda: True)
-    assert [answer["n"] for answer in answers if isinstance(answer, dict)] == [1, 2, 4, 5]
-    assert [isinstance(answer, RequestRefused) for answer in answers] == [True, False, False] * 2 + [True]
+def test_a_timeout_of_its_own_holds_for_what_is_started(fake: FakeSglang, client: Client) -> None:
+    fake.hooks["/flush_cache"] = slow(0.5, lambda body: True)
+    with pytest.raises(RequestTimeout, match=r"did not answer within 0\.1 s"):
+        client.start("/flush_cache", {}, timeout=0.1).result(20.0)
 
 
-def test_what_a_dead_server_has_not_answered_counts_as_lost(fake: FakeSglang, client: Client) -> None:
-    hold = threading.Event()
+def test_what_a_dead_server_has_not_answered_is_cancelled(
+    fake: FakeSglang, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "WATCH_SECONDS", 0.01)
+    hold, alive = threading.Event(), threading.Event()
+    alive.set()
     fake.hooks["/flush_cache"] = lambda body: (hold.wait(20), (200, body))[1] if body["n"] else None
-    answers = client.post_all("/flush_cache", [{"n": 0}, {"n": 1}], alive=lambda: False)
+    client.watch(alive.is_set)
+    answered, unanswered = (client.start("/flush_cache", {"n": n}) for n in range(2))
+    assert answered.result(20.0) == "Cache flushed."
+    assert not unanswered.done()
+    alive.clear()
+    with pytest.raises(CancelledError):
+        unanswered.result(20.0)
     hold.set()
-    assert answers[0] == "Cache flushed." and isinstance(answers[1], ServerLost)
-    assert "ended while 1 requests were under way" in str(answers[1])
 
 
 def test_a_closed_client_may_be_closed_again(fake: FakeSglang) -> None:
@@ -82,22 +89,17 @@ def test_a_closed_client_may_be_closed_again(fake: FakeSglang) -> None:
 
 
 def test_what_another_thread_waits_for_counts_as_lost_when_the_client_is_closed(fake: FakeSglang) -> None:
-    client, arrived, leave = (
-        Client(fake.url, timeout=30.0, max_concurrent=1),
-        threading.Event(),
-        threading.Event(),
-    )
+    client, arrived, leave = Client(fake.url, timeout=30.0), threading.Event(), threading.Event()
     fake.hooks["/generate"] = lambda body: (arrived.set(), leave.wait(20.0), None)[2]  # type: ignore[func-returns-value]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.post_all, "/generate", [{}, {}], alive=lambda: True)
+        waiting = pool.submit(client.post, "/generate")
+        started = client.start("/generate", {})
         assert arrived.wait(20.0)
         client.close()
-        try:
-            found = waiting.result(20.0)
-        except ServerLost as error:
-            found = [error]
+        with pytest.raises(ServerLost):
+            waiting.result(20.0)
+        assert started.cancelled() or isinstance(started.exception(20.0), ServerLost)
         leave.set()
-    assert all(isinstance(answer, ServerLost) for answer in found)
     with pytest.raises(ServerLost, match="is closed"):
         client.post("/generate")
 
@@ -106,10 +108,8 @@ def test_what_another_thread_sends_while_the_client_is_being_closed_counts_as_lo
     client._wait(client._session.close())
     with pytest.raises(ServerLost, match="is being closed"):
         client.get("/server_info")
-    assert all(
-        isinstance(answer, ServerLost)
-        for answer in client.post_all("/generate", [{}, {}], alive=lambda: True)
-    )
+    with pytest.raises(ServerLost, match="is being closed"):
+        client.start("/generate", {}).result(20.0)
 
 
 def test_a_key_is_shown_where_it_should_be(monkeypatch: pytest.MonkeyPatch) -> None:

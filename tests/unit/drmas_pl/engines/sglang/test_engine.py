@@ -9,13 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from drmas_pl.engines.sglang.client import Client
 from drmas_pl.engines.sglang.engine import SglangEngine
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.transformers import TransformersEngine
@@ -334,6 +333,7 @@ def test_a_request_that_is_refused_or_late_is_aborted_alone(world: Any) -> None:
     fake.hooks["/generate"] = slow(1.5, lambda body: body["sampling_params"].get("sampling_seed") == 0)
     late = engine.generate(REQUESTS)
     assert late[0] == Completion((), (), "abort", 0) and same(late[1:], reference[1:])
+    wait_until(lambda: bool(fake.bodies("/abort_request")))
     (abort,) = fake.bodies("/abort_request")
     assert abort["rid"] in [body.get("rid") for body in fake.bodies("/generate")]
 
@@ -351,17 +351,6 @@ def test_an_abort_of_the_server_is_passed_on(world: Any) -> None:
     assert engine.generate(REQUESTS[:1]) == [Completion((4,), (-1.0,), "abort", 0)]
 
 
-def test_an_interrupt_ends_what_is_under_way(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, fake = world
-    engine = engine_for(world)
-    engine.wake()
-    engine.generate(REQUESTS)
-    monkeypatch.setattr(Client, "post_all", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate(REQUESTS)
-    assert fake.bodies("/abort_request") == [{"rid": "", "abort_all": True}]
-
-
 def test_servers_of_several_engines_work_at_a_time(world: Any) -> None:
     policy, tokenizer, fake = world
     other = FakeSglang(policy, tokenizer)
@@ -372,10 +361,8 @@ def test_servers_of_several_engines_work_at_a_time(world: Any) -> None:
         engine.generate(REQUESTS[:1])
     for server in (fake, other):
         server.hooks["/generate"] = lambda body: (meeting.wait(), None)[1]
-    finishes = [engine.begin(REQUESTS[:1]) for engine in engines]
-    assert all(same(finish(), expected(world)[:1]) for finish in finishes)
-    with pytest.raises(EngineError, match="holds id -1"):
-        engines[0].begin([GenerationRequest((-1,), SamplingParams(), seed=0)])()
+    futures = [engine.submit(REQUESTS[0]) for engine in engines]
+    assert all(same([future.result(20.0)], expected(world)[:1]) for future in futures)
     for engine in engines:
         engine.close()
     other.close()
@@ -383,19 +370,18 @@ def test_servers_of_several_engines_work_at_a_time(world: Any) -> None:
 
 def test_an_interrupt_while_the_server_works_aborts_its_work(world: Any) -> None:
     _, _, fake = world
-    engine, aborted = engine_for(world), threading.Event()
+    engine = engine_for(world)
     engine.wake()
     engine.generate(REQUESTS)
-    fake.hooks["/abort_request"] = lambda body: aborted.set()
+    fake.delay = lambda body: 20.0
     fake.hooks["/generate"] = lambda body: (
-        wait_for_main_thread("finish"),
-        os.kill(os.getpid(), signal.SIGINT),
-        aborted.wait(20.0),
+        wait_for_main_thread("result"),
+        os.kill(os.getpid(), signal.SIGINT) if body["sampling_params"]["sampling_seed"] == 0 else None,
         None,
-    )[3]
+    )[2]
     with pytest.raises(KeyboardInterrupt):
-        engine.begin(REQUESTS[:1])()
-    assert fake.bodies("/abort_request") == [{"rid": "", "abort_all": True}]
+        engine.generate(REQUESTS)
+    wait_until(lambda: len(fake.bodies("/abort_request")) == len(REQUESTS))
     engine.close()
 
 
@@ -412,17 +398,23 @@ def wait_for_main_thread(function: str) -> None:
         time.sleep(0.001)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
 def test_work_that_nobody_waits_for_any_more_ends_with_the_engine(world: Any) -> None:
     _, _, fake = world
-    engine, asked, aborted = engine_for(world), threading.Event(), threading.Event()
+    engine = engine_for(world)
     engine.wake()
     engine.generate(REQUESTS)
-    fake.hooks["/abort_request"] = lambda body: aborted.set()
-    fake.hooks["/generate"] = lambda body: (asked.set(), aborted.wait(20.0), None)[2]
-    engine.begin(REQUESTS[:1])
-    assert asked.wait(20.0)
+    fake.delay = lambda body: 20.0
+    future = engine.submit(REQUESTS[0])
+    wait_until(lambda: fake.busy == 1)
     engine.close()
-    assert aborted.is_set()
+    assert future.result().finish_reason == "abort" and len(fake.bodies("/abort_request")) == 1
 
 
 def test_a_running_event_loop_is_no_obstacle(world: Any) -> None:
@@ -458,16 +450,17 @@ def test_the_shorter_context_counts(world: Any) -> None:
 
 
 def test_threads_of_closed_engines_end(world: Any) -> None:
-    before = threading.active_count()
+    _, _, fake = world
     engine = engine_for(world)
     engine.wake()
     engine.generate(REQUESTS)
+    others = {thread for thread in threading.enumerate() if fake.url not in thread.name}
+    thread = engine._dispatcher._thread
+    assert thread is not None and len(others & thread._threads) == 1
     engine.close()
     engine.close()
-    assert (
-        not any(thread.name.startswith("client of") for thread in threading.enumerate())
-        or threading.active_count() <= before
-    )
+    assert not any(fake.url in thread.name for thread in threading.enumerate())
+    assert not any(worker.is_alive() for worker in thread._threads)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,20 @@ def test_a_killed_server_is_replaced_and_nothing_of_it_stays(make_engine: Any) -
     assert process_of(engine).pid != first.pid and gone(worker)
 
 
+def test_a_server_killed_with_requests_under_way_is_replaced_and_asked_again(make_engine: Any) -> None:
+    engine = make_engine()
+    engine.wake()
+    engine.generate([REQUEST])
+    first = process_of(engine)
+    # stopped first, so that it certainly dies with requests under way
+    os.kill(first.pid, signal.SIGSTOP)
+    futures = [engine.submit(REQUEST) for _ in range(20)]
+    assert len(engine._dispatcher._under_way) == 20
+    os.kill(first.pid, signal.SIGKILL)
+    assert [future.result(60.0).token_ids for future in futures] == [(3, 4)] * 20
+    assert process_of(engine).pid != first.pid and engine._manager.starts == 2
+
+
 def test_everybody_elses_requests_are_refused_and_nobody_can_read_the_key(make_engine: Any) -> None:
     engine = make_engine()
     engine.wake()

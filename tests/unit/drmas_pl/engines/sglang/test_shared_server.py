@@ -176,8 +176,10 @@ def test_a_server_that_is_lost_is_replaced_once_and_every_adapter_loaded_again(
         engine.wake()
         engine.generate(REQUESTS)
     started[0].hooks["/generate"] = cut(1000)
-    waiting = {name: engine.begin(REQUESTS) for name, engine in engines.items()}
-    found: dict[str, list[Completion]] = {name: finish() for name, finish in waiting.items()}
+    waiting = {name: [engine.submit(each) for each in REQUESTS] for name, engine in engines.items()}
+    found: dict[str, list[Completion]] = {
+        name: [future.result() for future in futures] for name, futures in waiting.items()
+    }
     assert len(started) == 2 and len(started[1].adapters) == 2
     for name, engine in engines.items():
         assert found[name] == engine.generate(REQUESTS)
