@@ -20,7 +20,7 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.rewards.base import RewardFn
 from drmas_pl.rewards.question_env import QuestionEnv
 from drmas_pl.team import Team
-from drmas_pl.trainer.callbacks import ProgressBar
+from drmas_pl.trainer.progress_bar import ProgressBar
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
