@@ -15,6 +15,7 @@ from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import read_trajectories, write_trajectories
 from drmas_pl.errors import CheckpointError, DataError
 from drmas_pl.functional.diagnostics import has_signal
+from drmas_pl.rollout.timeline import Timeline
 from drmas_pl.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class RolloutBatch:
         kept: Ids of the tasks to train on; None trains on all.
         draws: How often tasks were taken from the data.
         versions: Version of the weights that sampled, by agent name.
+        timeline: What the trajectories waited for; None if nobody knows any more, as of those from a checkpoint.
     """
 
     tasks: tuple[Task, ...]
@@ -37,6 +39,7 @@ class RolloutBatch:
     kept: frozenset[str] | None
     draws: int
     versions: Mapping[str, int] = field(default_factory=dict)
+    timeline: Timeline | None = None
 
     @property
     def dropped(self) -> float:

@@ -410,7 +410,7 @@ CRITICS: Final = Section(
 
 TIME: Final = Section(
     "Time",
-    "Seconds by the wall clock.",
+    "Seconds by the wall clock, unless it says otherwise.",
     _metrics(
         "trainer/state.py",
         "time/",
@@ -444,6 +444,37 @@ TIME: Final = Section(
                 "What playing ahead saves.",
                 "near time/update",
             )
+        },
+    )
+    + _metrics(
+        "rollout/timeline.py",
+        "time/",
+        {
+            "{group}/engine_busy": (
+                "share of the time of play in which the group's engine had requests",
+                "Whether the engine waits for teams, environments or other engines.",
+                "near 1",
+            ),
+            "{group}/tokens_per_second": (
+                "tokens sampled for the group's agents per second of play",
+                "Throughput.",
+                "stable",
+            ),
+            "{group}/queue_length": (
+                "requests that the group's engine had on average, generated or waiting",
+                "Whether there is enough to compute at a time; a server's capacity or more keeps it full.",
+                "",
+            ),
+            "longest_trajectory": (
+                "of the trajectory that took longest",
+                "What the end of a rollout waits for.",
+                "well below time/rollout",
+            ),
+            "environment_share": (
+                "share of the trajectories' time in steps of the environment, in [0, 1]",
+                "Whether environments slow play down.",
+                "below 0.2",
+            ),
         },
     ),
 )

@@ -31,6 +31,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.errors import BatchError, ConfigError
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch, sample_rollout, tasks_with_signal
+from drmas_pl.rollout.timeline import Timeline, engine_metrics, trajectory_metrics
 from drmas_pl.team import Team
 from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.metrics import staleness_metrics
@@ -122,7 +123,7 @@ class SyncRollouts:
         return {agent: group.weights_version for group in self.groups.values() for agent in group.agents}
 
     def metrics(self, rollout: RolloutBatch) -> dict[str, float]:
-        """Return which weights agents have now, and how long engines with weights of their own took to get theirs since the last call."""
+        """Return which weights agents have now, where the rollout's time went, and how long new weights took since the last call."""
         found = {
             f"train/{agent}/weights_version": float(version)
             for agent, version in self.weights_versions().items()
@@ -131,6 +132,10 @@ class SyncRollouts:
         self._sync_seconds = sum(group.sync_seconds for group in self.groups.values())
         if any(group.engine.own_weights for group in self.groups.values()):
             found["time/sync"] = self._sync_seconds - before
+        if rollout.timeline is not None:
+            agents = {name: list(group.agents) for name, group in self.groups.items()}
+            found |= engine_metrics(rollout.timeline, agents)
+            found |= trajectory_metrics(rollout.timeline)
         return found
 
     def _sample_now(self, index: int) -> RolloutBatch:
@@ -140,14 +145,15 @@ class SyncRollouts:
     def _sample(self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int) -> RolloutBatch:
         """Sample an iteration's rollout with awake engines that hold the given versions."""
         phase = Phase("train", self.seed, index, self.settings.samples)
+        timeline = Timeline()
         rollout = sample_rollout(
             self.data,
-            lambda tasks: self.collector.collect(tasks, engines, phase, stop=self._stop),
+            lambda tasks: self.collector.collect(tasks, engines, phase, timeline=timeline, stop=self._stop),
             iteration=index,
             max_draws=self.settings.max_draws,
             with_signal=self._with_signal,
         )
-        return replace(rollout, versions=versions)
+        return replace(rollout, versions=versions, timeline=timeline)
 
     def _with_signal(self, trajectories: Sequence[Trajectory]) -> set[str]:
         return tasks_with_signal(build_turn_batch(trajectories, self.collector.agents, credit=self.credit))

@@ -38,7 +38,7 @@ class RunDirectory:
     ::
 
         config.yaml  summary.json  metrics.jsonl  plot.png  report.html  failures.log  run.lock
-        checkpoints/  trajectories/  logs/  skipped/
+        checkpoints/  trajectories/  logs/  rollouts/  skipped/
 
     Args:
         path: Folder of the run; created when first written to.
@@ -83,6 +83,10 @@ class RunDirectory:
     def page(self) -> Path:
         """The page that shows the run in a browser."""
         return self.path / "report.html"
+
+    def waterfall(self, iteration: int) -> Path:
+        """File of the picture of an iteration's rollout."""
+        return self.path / "rollouts" / f"{iteration:06d}.png"
 
     def trajectories(self, phase: str, iteration: int) -> Path:
         """File of the trajectories recorded in one phase."""

@@ -30,6 +30,7 @@ class RolloutSettings:
         retries: How often a training trajectory that raised is played again.
         max_failed_share: Share of failed trajectories above which the run stops.
         max_idle_iterations: Iterations in a row without any learning signal after which the run stops.
+        waterfall: Whether a picture of every rollout is drawn, that shows what each trajectory waited for.
     """
 
     samples: int = 8
@@ -45,6 +46,7 @@ class RolloutSettings:
     retries: int = 0
     max_failed_share: float = 0.2
     max_idle_iterations: int = 20
+    waterfall: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

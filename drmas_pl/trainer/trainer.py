@@ -77,6 +77,7 @@ from drmas_pl.trainer.run_directory import RunDirectory, with_advantages, with_p
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import FitContext, RunState, agents_of, limit_batches, run_marks
 from drmas_pl.trainer.stopping import StopSignals
+from drmas_pl.trainer.waterfall import plot_waterfall
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.utils.memory import ROLLOUT_REMEDY, UPDATE_REMEDY, named_out_of_memory
 from drmas_pl.utils.validation import check_arguments, shown
@@ -325,6 +326,7 @@ class MultiAgentTrainer(TrainerProperties):
             rollout.trajectories, batch.turns, batch.advantage, iteration=self.iteration
         )
         self._record("train", trajectories)
+        self._draw(rollout)
         self._log(metrics)
         self._diagnose(batch)
         self._call("on_train_batch_end", metrics, rollout.tasks, index)
@@ -706,6 +708,15 @@ class MultiAgentTrainer(TrainerProperties):
         path = self.folder.trajectories(phase, self.iteration)
         with self.folder.optional("the trajectories", path):
             write_trajectories(path, trajectories)
+
+    def _draw(self, rollout: RolloutBatch) -> None:
+        """Draw what the trajectories of a rollout waited for, on request."""
+        if not self.rollout.waterfall or rollout.timeline is None:
+            return
+        path = self.folder.waterfall(self.iteration)
+        title = f"rollout of iteration {self.iteration}"
+        with self.folder.optional("the picture of the rollout", path):
+            plot_waterfall(rollout.timeline, path, agents=list(self.agents), title=title)
 
     def _diagnose(self, batch: ScoredBatch) -> None:
         """Find what keeps the iteration from learning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,22 @@ def test_an_iteration_is_played_with_the_newest_weights_and_leaves_engines_aslee
         if turn.agent == "editor"
     } == {3}
     assert {group.state for group in groups.values()} == {State.ASLEEP} and rollouts.drain() is None
-    assert rollouts.metrics(rollout) == {
+    metrics = rollouts.metrics(rollout)
+    assert {name: value for name, value in metrics.items() if not name.startswith("time/")} == {
         "train/writer/weights_version": 0.0,
         "train/editor/weights_version": 3.0,
     }
+    assert {name for name in metrics if name.startswith("time/")} == {
+        *(
+            f"time/{group}/{name}"
+            for group in groups
+            for name in ("engine_busy", "tokens_per_second", "queue_length")
+        ),
+        "time/longest_trajectory",
+        "time/environment_share",
+    }
+    assert 0 < metrics["time/editor/engine_busy"] <= 1 and metrics["time/writer/tokens_per_second"] > 0
+    assert "time/longest_trajectory" not in rollouts.metrics(replace(rollout, timeline=None))
 
 
 def test_the_time_that_new_weights_took_is_told_once(tmp_path: Path) -> None:
