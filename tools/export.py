@@ -1,24 +1,58 @@
-"""Write what an agent has learnt as a plain Transformers folder; a LoRA adapter is worked into its base, once.
+"""Write what an agent has learnt as a plain Transformers folder, or what was said as a data set; both with a card, for the Hub.
 
 drmas export outputs/search-hierarchy/… --agent search --output exported/search
-drmas export outputs/search-hierarchy/…/checkpoints/iteration-000030 --agent verifier --output exported/verifier
+drmas export outputs/search-hierarchy/…/checkpoints/iteration-000030 --agent verifier --output exported/verifier --push NAME/verifier
+drmas export outputs/search-hierarchy/… --trajectories --output exported/trajectories
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
+
+from drmas_pl.errors import ConfigError, DrMasError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    kind: Literal["model", "dataset"] = "dataset" if arguments.trajectories else "model"
+    try:
+        if arguments.trajectories:
+            print(export_trajectories(arguments.checkpoint, output=arguments.output))
+        else:
+            print(
+                export(
+                    arguments.checkpoint,
+                    arguments.agent,
+                    output=arguments.output,
+                    dtype=arguments.dtype,
+                    adapter=arguments.adapter,
+                )
+            )
+        if arguments.push is not None:
+            print(push(arguments.output, arguments.push, kind=kind, private=not arguments.public))
+    except DrMasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
-        prog="drmas export", description="Write an agent's model as a plain Transformers folder."
+        prog="drmas export",
+        description="Write an agent's model as a plain Transformers folder, or recorded trajectories as Parquet.",
     )
     parser.add_argument("checkpoint", type=Path, help="run folder (its last checkpoint), or one checkpoint")
-    parser.add_argument("--agent", required=True, help="whose weights")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--agent", help="whose weights")
+    what.add_argument("--trajectories", action="store_true", help="what the run has recorded")
     parser.add_argument(
         "--output", type=Path, required=True, help="folder to write; must not exist or be empty"
     )
@@ -28,45 +62,172 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=("float32", "bfloat16", "float16"),
         help="of the weights (default %(default)s)",
     )
-    arguments = parser.parse_args(argv)
-    from drmas_pl.errors import DrMasError
+    parser.add_argument(
+        "--adapter",
+        action="store_true",
+        help="write the adapter of sharing=lora as it is, in PEFT's format, instead of working it into its base",
+    )
+    parser.add_argument(
+        "--push",
+        metavar="NAME/REPOSITORY",
+        help="upload the folder to the Hub as well, as a private repository",
+    )
+    parser.add_argument("--public", action="store_true", help="with --push: let everybody see the repository")
+    return parser
 
-    try:
-        print(export(arguments.checkpoint, arguments.agent, output=arguments.output, dtype=arguments.dtype))
-    except DrMasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
 
-
-def export(checkpoint: Path, agent: str, *, output: Path, dtype: str = "float32") -> str:
-    """Write one agent's model and tokenizer, and return what was done in one line.
+def export(
+    checkpoint: Path, agent: str, *, output: Path, dtype: str = "float32", adapter: bool = False
+) -> str:
+    """Write one agent's model, tokenizer, generation config and card, and return what was done in one line.
 
     Args:
         checkpoint: Run folder or checkpoint.
         agent: Whose weights.
         output: Folder to write.
         dtype: Data type of the weights.
+        adapter: Write an adapter as it is.
 
     Raises:
         CheckpointError: There is no checkpoint.
-        ConfigError: The agent is unknown, or the folder holds something already.
+        ConfigError: The agent is unknown or has no adapter, or the folder holds something already.
     """
-    from drmas_pl.errors import ConfigError
-    from drmas_pl.models.loading import load_model, quiet_transformers
-    from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
+    from drmas_pl.report.cards import model_card, write_card
+    from drmas_pl.report.run_files import read_run
+    from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
 
     found = find_checkpoint(checkpoint)
-    groups = read_checked(found).agents
-    if agent not in groups:
-        raise ConfigError(f"--agent must be one of {sorted(groups)}, got {agent!r}")
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"--output {output} holds files already; name a new folder")
-    model, tokenizer = load_model(str(found / "groups" / groups[agent]), dtype=dtype)
+    manifest = read_manifest(found)
+    if agent not in manifest.agents:
+        raise ConfigError(f"--agent must be one of {sorted(manifest.agents)}, got {agent!r}")
+    check_output(output)
+    weights = found / "groups" / manifest.agents[agent]
+    description = json.loads((found / "agents" / agent / "agent.json").read_text(encoding="utf-8"))
+    written = copy_adapter(weights, output) if adapter else save_model(weights, output, description, dtype)
+    card = model_card(
+        read_run(found.parent.parent), agent, description, iteration=manifest.iteration, adapter=adapter
+    )
+    write_card(output, card)
+    return f"{agent} of {found.name}: {written} in {output}"
+
+
+def save_model(weights: Path, output: Path, description: dict[str, Any], dtype: str) -> str:
+    """Write model and tokenizer, with the agent's sampling as generation config, and return their size in words."""
+    from drmas_pl.models.loading import load_model, quiet_transformers
+
+    model, tokenizer = load_model(str(weights), dtype=dtype)
+    sampling = description["settings"].get("sampling", {})
+    config: Any = model.generation_config
+    if config is not None and sampling:
+        # a file that says it comes from the model's configuration is made anew by Transformers
+        config._from_model_config = False
+        greedy = sampling["temperature"] == 0
+        config.update(do_sample=not greedy, max_new_tokens=sampling["max_new_tokens"])
+        if not greedy:
+            # Transformers' own way to keep every token is 0
+            top_k = max(sampling["top_k"], 0)
+            config.update(temperature=sampling["temperature"], top_p=sampling["top_p"], top_k=top_k)
     with quiet_transformers():
         model.save_pretrained(output)
         tokenizer.save_pretrained(output)
-    return f"{agent} of {found.name}: {sum(p.numel() for p in model.parameters()):,} parameters in {output}"
+    return f"{sum(p.numel() for p in model.parameters()):,} parameters"
+
+
+def copy_adapter(weights: Path, output: Path) -> str:
+    """Copy the files of an adapter and of its tokenizer.
+
+    Raises:
+        ConfigError: There is no adapter.
+    """
+    from drmas_pl.models.adapters import CONFIG, WEIGHTS
+
+    if not (weights / CONFIG).is_file():
+        raise ConfigError(
+            f"--adapter needs a run with sharing=lora, but {weights} holds a whole model; leave --adapter out"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    wanted = [
+        CONFIG,
+        WEIGHTS,
+        "chat_template.jinja",
+        "added_tokens.json",
+        "special_tokens_map.json",
+        "vocab.json",
+        "merges.txt",
+    ]
+    for path in sorted(weights.iterdir()):
+        if path.name in wanted or path.name.startswith("tokenizer"):
+            shutil.copyfile(path, output / path.name)
+    return "an adapter"
+
+
+def export_trajectories(folder: Path, *, output: Path) -> str:
+    """Write what a run has recorded as Parquet, one file for each phase, and return what was done in one line.
+
+    Args:
+        folder: Run folder.
+        output: Folder to write.
+
+    Raises:
+        ConfigError: Nothing was recorded, or the folder holds something already.
+        DataError: A file is damaged.
+    """
+    from drmas_pl.data.parquet import write_parquet
+    from drmas_pl.data.recorded import read_trajectories
+    from drmas_pl.report.cards import dataset_card, write_card
+    from drmas_pl.report.run_files import read_run
+
+    run = read_run(folder)
+    if not run.trajectories:
+        raise ConfigError(
+            f"{folder} holds no recorded trajectories; a run with trainer.record=[train,validation] does"
+        )
+    check_output(output)
+    phases: dict[str, list[Path]] = {}
+    for path in run.trajectories:
+        phases.setdefault(path.stem.rpartition("-")[0] or path.stem, []).append(path)
+    count = 0
+    for phase, paths in phases.items():
+        played = (trajectory for path in paths for trajectory in read_trajectories(path))
+        count += write_parquet(output / f"{phase}.parquet", played)
+    write_card(output, dataset_card(run, {phase: [f"{phase}.parquet"] for phase in phases}))
+    return f"{count:,} trajectories in {output}"
+
+
+def check_output(output: Path) -> None:
+    """Make sure that nothing is written over.
+
+    Raises:
+        ConfigError: The folder holds something already.
+    """
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(f"--output {output} holds files already; name a new folder")
+
+
+def push(folder: Path, repository: str, *, kind: Literal["model", "dataset"], private: bool = True) -> str:
+    """Upload a folder to the Hub and return where it is.
+
+    Args:
+        folder: What to upload.
+        repository: Its name there, with that of its owner; it is made if missing.
+        kind: What it holds.
+        private: Whether a new repository is seen by its owner alone.
+
+    Raises:
+        ConfigError: The Hub refuses it, or cannot be reached.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    try:
+        api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
+        done = api.upload_folder(folder_path=folder, repo_id=repository, repo_type=kind)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"the Hub does not take {repository}: {reason}; log in with: hf auth login. The folder {folder} is whole"
+        ) from error
+    return f"pushed to {getattr(done, 'repo_url', None) or repository}"
 
 
 if __name__ == "__main__":
