@@ -138,7 +138,7 @@ def _frozen(config: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, 
             "trainable": False,
             "objective": {},
         }
-    quiet = {
+    quiet: dict[str, Any] = {
         "max_iterations": 1,
         "max_epochs": None,
         "callbacks": [],

@@ -121,16 +121,16 @@ def test_the_model_is_loaded_and_exported(written: tuple[Path, dict[str, Any]], 
                 "iteration": 1,
                 "seed": 0,
                 "agents": {"writer": "writer"},
-                "templates": {},
+                "templates": {"writer": "0"},
                 "data": {},
                 "state": {},
                 "format": 1,
             }
         )
     )
+    Speaker("writer").save(folder / "agents" / "writer", model="../../groups/writer")
     assert "writer of" in export(folder, "writer", output=tmp_path / "exported")
     assert_equal(dict(load_model(str(tmp_path / "exported"))[0].state_dict()), expected_weights)
-    Speaker("writer").save(folder / "agents" / "writer", model="../../groups/writer")
     agent = Agent.load_from_checkpoint(folder / "agents" / "writer")
     assert agent.policy is not None
     assert_equal(dict(agent.policy.state_dict()), expected_weights)
