@@ -144,6 +144,13 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
         """
         return Move(self.begin(), action="")
 
+    def next_speakers(self, move: Move) -> tuple[Step, ...]:
+        """Return who speaks next once a move has happened; by default whom it names.
+
+        A team whose environment decides whose turn it is overrides this.
+        """
+        return move.speakers
+
     def observed(self, observation: str) -> Message:
         """Turn an observation of the environment into a message of the history."""
         return Message("env", "information", observation)
@@ -279,7 +286,9 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
             if terminated or truncated:
                 break
         over = terminated or truncated
-        self._queue = deque() if over else deque((*self._steps("play", move.speakers), *self._queue))
+        self._queue = (
+            deque() if over else deque((*self._steps("play", self.next_speakers(move)), *self._queue))
+        )
         if not (self._queue or over):
             raise RuntimeError(
                 f"{name}.play named nobody to speak after {' and '.join(map(repr, agents))} although the episode of "

@@ -22,6 +22,7 @@ from drmas_pl.envs.search import SearchEnv
 from drmas_pl.envs.sokoban import SokobanEnv
 from drmas_pl.envs.sudoku import SudokuEnv
 from drmas_pl.integrations.gymnasium_env import GymnasiumTextEnv
+from drmas_pl.integrations.players import PlayersEnv
 from drmas_pl.trainer.metric_registry import SECTIONS, Metric, declared_metric
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
@@ -35,6 +36,7 @@ DECLARING = (
     SudokuEnv,
     BoardGameEnv,
     GymnasiumTextEnv,
+    PlayersEnv,
     HierarchyTeam,
     LoopTeam,
     CoderTesterTeam,

@@ -61,3 +61,45 @@ def test_a_gymnasium_environment_trains_from_the_command_line(
     assert [logged[name] for name in names] == [3.0, -0.75, 1.0, 0.0]
     row = json.loads((tmp_path / "run/trajectories/validation-000001.jsonl").read_text().splitlines()[0])
     assert row["turns"][0]["observation"].startswith("[S]FFF\nFHFH")
+
+
+@pytest.mark.adapters
+@pytest.mark.filterwarnings("ignore")
+def test_the_code_on_games_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block("connect_four"), str(PAGE), "exec"), {})
+    assert capsys.readouterr().out.startswith(
+        "You are player_0.\nYour discs: 0, your opponent's: 0.\nPossible"
+    )
+    exec(compile(block("as_aec_env(LoopTeam"), str(PAGE), "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["solver 0.0", "solver 0.0", "solver 0.0"]
+
+
+@pytest.mark.adapters
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("+env=pettingzoo", "env.make=pettingzoo.classic.connect_four_v3:env", "+agents=players"),
+        (
+            "+env=pettingzoo",
+            "env.make=pettingzoo.classic.rps_v2:parallel_env",
+            "+agents=players",
+            "sharing=per_agent",
+        ),
+        (
+            "+env=textarena",
+            "env.id=TicTacToe-v0",
+            "+agents=players",
+            "agents.roles.player_1.trainable=false",
+        ),
+        ("+env=textarena", "env.id=TicTacToe-v0", "+agents=single_action", "env.opponents.player_1=optimal"),
+        ("+env=textarena", "env.id=GuessTheNumber-v0", "+agents=single_action"),
+    ],
+)
+def test_games_train_from_the_command_line(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, *SHORT, "env.max_turns=6"]) == 0
+    logged = logged_by(tmp_path / "run")
+    assert logged["train/failed"] == 0.0

@@ -28,8 +28,14 @@ PLAYED = [
     ("tictactoe", "self_play"),
     ("kuhn", "self_play"),
     ("gymnasium", "single_action"),
+    ("pettingzoo", "players"),
+    ("textarena", "players"),
 ]
-ASKED = {"gymnasium": ("env.id=FrozenLake-v1",)}
+ASKED = {
+    "gymnasium": ("env.id=FrozenLake-v1",),
+    "pettingzoo": ("env.make=pettingzoo.classic.rps_v2:env",),
+    "textarena": ("env.id=TicTacToe-v0",),
+}
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (
     "agents.roles",
@@ -39,6 +45,8 @@ WHOLE = (
     "rollout.align_turns",
     "cluster.groups",
     "engine.groups",
+    "env.arguments",
+    "env.opponents",
     "env.retriever",
     "env.reward",
     "logger.tensorboard",

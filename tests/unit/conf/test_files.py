@@ -50,6 +50,8 @@ PLAYABLE = {
 ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
     ("env", "gymnasium"): ("env.id=FrozenLake-v1",),
+    ("env", "pettingzoo"): ("env.make=pettingzoo.classic.rps_v2:env",),
+    ("env", "textarena"): ("env.id=TicTacToe-v0",),
     ("env", "custom"): ("env._target_=tests.helpers.toy.EvenEnv",),
     ("agents", "custom"): (
         "agents._target_=tests.helpers.toy.WriterEditor",
