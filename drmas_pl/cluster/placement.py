@@ -1,6 +1,6 @@
-"""Who sits where: worker groups in one pool of equal bundles, each of them one rank's device and CPUs.
+"""Which rank runs where: workers in one pool of equal bundles, each of them one rank's device and CPUs.
 
-Colocated groups share bundles, rank i of every group in bundle i, since they work in turns; otherwise each rank has a bundle of its
+Colocated workers share bundles, rank i of every worker in bundle i, since they work in turns; otherwise each rank has a bundle of its
 own. What is asked is compared with what there is before anything is scheduled, since Ray would wait for ever without a reason.
 """
 
@@ -33,42 +33,42 @@ class PlacementPlan:
     Attributes:
         bundles: Number of bundles.
         bundle: What each of them reserves.
-        seats: Seats of each group's ranks, in order.
+        assignments: Where the ranks of each actor group are, in order.
     """
 
     bundles: int
     bundle: Resources
-    seats: Mapping[str, tuple[BundleAssignment, ...]]
+    assignments: Mapping[str, tuple[BundleAssignment, ...]]
 
 
 def plan_placement(ranks: Mapping[str, int], *, colocate: bool, cpus: float, gpus: float) -> PlacementPlan:
-    """Seat the ranks of every group.
+    """Assign the ranks of every actor group to bundles.
 
     Args:
-        ranks: Number of ranks by group; groups that share processes count as one.
-        colocate: Whether groups share bundles.
+        ranks: Number of ranks by actor group.
+        colocate: Whether actor groups share bundles.
         cpus: CPUs of a bundle.
         gpus: GPUs of a bundle.
 
-    >>> seating = plan_placement({"solver": 2, "verifier": 1}, colocate=True, cpus=1, gpus=1)
-    >>> seating.bundles, seating.seats["verifier"]
+    >>> plan = plan_placement({"solver": 2, "verifier": 1}, colocate=True, cpus=1, gpus=1)
+    >>> plan.bundles, plan.assignments["verifier"]
     (2, (BundleAssignment(bundle=0, cpus=0.5, gpus=0.5),))
     """
     bundle = {name: amount for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-    seats: dict[str, tuple[BundleAssignment, ...]] = {}
+    assignments: dict[str, tuple[BundleAssignment, ...]] = {}
     if colocate:
         members = [sum(count > index for count in ranks.values()) for index in range(max(ranks.values()))]
         for name, count in ranks.items():
-            seats[name] = tuple(
+            assignments[name] = tuple(
                 BundleAssignment(index, _share(cpus, members[index]), _share(gpus, members[index]))
                 for index in range(count)
             )
-        return PlacementPlan(len(members), bundle, seats)
+        return PlacementPlan(len(members), bundle, assignments)
     first = 0
     for name, count in ranks.items():
-        seats[name] = tuple(BundleAssignment(first + index, cpus, gpus) for index in range(count))
+        assignments[name] = tuple(BundleAssignment(first + index, cpus, gpus) for index in range(count))
         first += count
-    return PlacementPlan(first, bundle, seats)
+    return PlacementPlan(first, bundle, assignments)
 
 
 def actor_group_name(members: Sequence[str]) -> str:
@@ -80,35 +80,35 @@ def actor_group_name(members: Sequence[str]) -> str:
     return "+".join(members)
 
 
-def room(seating: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> int:
+def count_fitting(plan: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> int:
     """Return how many bundles fit: each into one node, all of them into what is free.
 
-    >>> room(plan_placement({"solver": 2}, colocate=True, cpus=2, gpus=0), [{"CPU": 3}, {"CPU": 4}], free={"CPU": 5})
+    >>> count_fitting(plan_placement({"solver": 2}, colocate=True, cpus=2, gpus=0), [{"CPU": 3}, {"CPU": 4}], free={"CPU": 5})
     2
     """
-    return min(sum(_capacity(node, seating.bundle) for node in nodes), _capacity(free, seating.bundle))
+    return min(sum(_capacity(node, plan.bundle) for node in nodes), _capacity(free, plan.bundle))
 
 
-def check_room(seating: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> None:
+def check_capacity(plan: PlacementPlan, nodes: Sequence[Resources], *, free: Resources) -> None:
     """Make sure that the nodes can hold the bundles.
 
     Args:
-        seating: What is asked.
+        plan: What is asked.
         nodes: What each node of the cluster has.
         free: What nobody else has reserved, over all nodes.
 
     Raises:
         ConfigError: They cannot; the message says what was asked, what there is, and what to change.
     """
-    fitting = room(seating, nodes, free=free)
-    if fitting >= seating.bundles:
+    fitting = count_fitting(plan, nodes, free=free)
+    if fitting >= plan.bundles:
         return
-    groups = ", ".join(f"{name} {len(seats)}" for name, seats in seating.seats.items())
-    total = {name: amount * seating.bundles for name, amount in seating.bundle.items()}
-    has = {name: sum(node.get(name, 0) for node in nodes) for name in seating.bundle}
-    left = {name: free.get(name, 0) for name in seating.bundle}
+    groups = ", ".join(f"{name} {len(own)}" for name, own in plan.assignments.items())
+    total = {name: amount * plan.bundles for name, amount in plan.bundle.items()}
+    has = {name: sum(node.get(name, 0) for node in nodes) for name in plan.bundle}
+    left = {name: free.get(name, 0) for name in plan.bundle}
     raise ConfigError(
-        f"the worker groups ask for {seating.bundles} places with {_text(seating.bundle)} each (ranks: {groups}), {_text(total)} in all; "
+        f"the worker groups ask for {plan.bundles} places with {_text(plan.bundle)} each (ranks: {groups}), {_text(total)} in all; "
         f"the cluster has {len(nodes)} node(s) with {_text(has)}, of which {_text(left)} are free, room for {fitting}; "
         "lower cluster.ranks or cluster.cpus_per_rank, set cluster.colocate=true or cluster.gpus_per_rank=0, "
         "or join a larger cluster with cluster.address"

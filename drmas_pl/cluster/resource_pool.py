@@ -9,8 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drmas_pl.cluster.placement import PlacementPlan, actor_group_name, check_room, plan_placement, room
-from drmas_pl.cluster.process import RankProcess
+from drmas_pl.cluster.placement import (
+    PlacementPlan,
+    actor_group_name,
+    check_capacity,
+    count_fitting,
+    plan_placement,
+)
+from drmas_pl.cluster.rank import RankProcess
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.errors import ConfigError, GroupLost
 
@@ -29,8 +35,7 @@ class RayResourcePool:
 
     Args:
         settings: Cluster to join, and what is reserved per rank.
-        groups: Names of the worker groups and critics.
-        together: Which of them share processes; every other one has its own.
+        actor_groups: Labels of the workers in each actor group.
         wants_gpus: Whether ranks take a GPU where the cluster has any; ``settings.gpus_per_rank`` has the last word.
 
     Raises:
@@ -41,50 +46,45 @@ class RayResourcePool:
     def __init__(
         self,
         settings: ClusterSettings,
-        groups: Sequence[str],
+        actor_groups: Sequence[Sequence[str]],
         *,
-        together: Sequence[Sequence[str]] = (),
         wants_gpus: bool = True,
     ) -> None:
-        settings.check_groups(groups)
+        settings.check_groups([label for members in actor_groups for label in members])
         self.settings = settings
-        shared = {group for members in together for group in members}
-        crews = [*together, *((group,) for group in groups if group not in shared)]
-        ranks = {actor_group_name(members): settings.of(*members)[0] for members in crews}
+        ranks = {actor_group_name(members): settings.of(*members)[0] for members in actor_groups}
         self._started = join_cluster(settings.address)
         try:
-            self.seating = self._seating(ranks, wants_gpus)
+            self.placement = self._plan(ranks, wants_gpus)
             self._places = self._reserve()
         except BaseException:
             self._stop()
             raise
 
-    def start(self, crew: str, kind: type[RankProcess[Any]], *, members: int = 1) -> list[Any]:
-        """Start one process of a ``kind`` per rank of a crew; they come up while the caller goes on.
+    def start(self, actor_group: str, *, members: int = 1) -> list[Any]:
+        """Start one process per rank of an actor group; they come up while the caller goes on.
 
         Args:
-            crew: Name of the crew.
-            kind: Class of the processes.
-            members: Number of groups or critics in each of them.
+            actor_group: Name of the actor group.
+            members: Number of workers in each process.
         """
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        seats = self.seating.seats[crew]
         # for each member a thread that waits for answers, and one for everything that returns at once
-        threads = {CONCURRENT: members + 1} if kind.concurrent_methods else {}
         remote: Any = ray.remote
-        actor = remote(concurrency_groups=threads)(kind)
+        actor = remote(concurrency_groups={CONCURRENT: members + 1})(RankProcess)
+        assignments = self.placement.assignments[actor_group]
         return [
             actor.options(
-                num_cpus=seat.cpus,
-                num_gpus=seat.gpus,
+                num_cpus=assignment.cpus,
+                num_gpus=assignment.gpus,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self._places, placement_group_bundle_index=seat.bundle
+                    self._places, placement_group_bundle_index=assignment.bundle
                 ),
-            ).remote(rank, len(seats))
-            for rank, seat in enumerate(seats)
+            ).remote(rank, len(assignments))
+            for rank, assignment in enumerate(assignments)
         ]
 
     def end(self, actors: Sequence[Any]) -> None:
@@ -114,36 +114,36 @@ class RayResourcePool:
             ray.util.remove_placement_group(self._places)
         self._stop()
 
-    def _seating(self, ranks: Mapping[str, int], wants_gpus: bool) -> PlacementPlan:
+    def _plan(self, ranks: Mapping[str, int], wants_gpus: bool) -> PlacementPlan:
         import ray
 
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = self.settings.gpus_per_rank
         if gpus is None:
             gpus = int(wants_gpus and any(node.get("GPU", 0) >= 1 for node in nodes))
-        seating = plan_placement(
+        plan = plan_placement(
             ranks, colocate=self.settings.colocate, cpus=self.settings.cpus_per_rank, gpus=gpus
         )
         deadline = time.monotonic() + SETTLE
         while (
-            room(seating, nodes, free=ray.available_resources()) < seating.bundles
+            count_fitting(plan, nodes, free=ray.available_resources()) < plan.bundles
             and time.monotonic() < deadline
         ):
-            if room(seating, nodes, free=ray.cluster_resources()) < seating.bundles:
+            if count_fitting(plan, nodes, free=ray.cluster_resources()) < plan.bundles:
                 break
             time.sleep(0.2)
-        check_room(seating, nodes, free=ray.available_resources())
-        return seating
+        check_capacity(plan, nodes, free=ray.available_resources())
+        return plan
 
     def _reserve(self) -> Any:
         import ray
         from ray.util.placement_group import placement_group
 
-        places = placement_group([dict(self.seating.bundle)] * self.seating.bundles, strategy="PACK")
+        places = placement_group([dict(self.placement.bundle)] * self.placement.bundles, strategy="PACK")
         if not places.wait(timeout_seconds=RESERVE):
             ray.util.remove_placement_group(places)
             raise GroupLost(
-                f"Ray did not reserve {self.seating.bundles} free places within {RESERVE:g} s; `ray status` shows why"
+                f"Ray did not reserve {self.placement.bundles} free places within {RESERVE:g} s; `ray status` shows why"
             )
         return places
 

@@ -1,4 +1,4 @@
-"""Waiting for the ranks of a group: no longer than a stage may take, and not for those that are dead."""
+"""Waiting for the ranks of a worker: no longer than a stage may take, and not for those that are dead."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ SHOWN = 8
 
 
 class StageMonitor:
-    """Collects what the ranks of one group return.
+    """Collects what the ranks of one worker return.
 
     Args:
-        group: Name of the group.
+        owner: The worker, as messages call it, such as ``worker group 'shared'``.
         agents: Its agents.
         timeout: Seconds a stage may take.
-        kind: What the group is called in messages.
     """
 
-    def __init__(
-        self, group: str, agents: Sequence[str], *, timeout: float, kind: str = "worker group"
-    ) -> None:
-        self.group, self.agents, self.timeout, self.kind = group, list(agents), timeout, kind
+    def __init__(self, owner: str, agents: Sequence[str], *, timeout: float) -> None:
+        self.owner, self.agents, self.timeout = owner, list(agents), timeout
 
     def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:
         """Return the results in order.
@@ -77,7 +74,7 @@ class StageMonitor:
                 continue
 
     def _who(self, stage: str, tasks: Sequence[str]) -> str:
-        return stage_of(stage, f"{self.kind} {self.group!r}", self.agents, tasks)
+        return stage_of(stage, self.owner, self.agents, tasks)
 
 
 def stage_of(stage: str, owner: str, agents: Sequence[str], tasks: Sequence[str]) -> str:

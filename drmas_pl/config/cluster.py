@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from drmas_pl.cluster.build import actor_groups_of, build_remote_critics, build_remote_groups
-from drmas_pl.cluster.process import Load
-from drmas_pl.cluster.remote import RemotePolicyWorker
-from drmas_pl.cluster.remote_critic import RemoteValueWorker
+from drmas_pl.cluster.build import actor_groups_of, build_remote_workers
+from drmas_pl.cluster.rank import Load
+from drmas_pl.cluster.remote import RemotePolicyWorker, RemoteValueWorker
 from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.config.construct import settings
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings
-from drmas_pl.workers.build import AgentBinding, PolicyWorkerPlan
-from drmas_pl.workers.build_critics import ValueWorkerPlan, check_tokens
+from drmas_pl.workers.build import AgentBinding, PolicyWorkerPlan, ValueWorkerPlan, check_tokens
 
 
 def cluster_settings(config: Mapping[str, Any]) -> ClusterSettings | None:
@@ -70,12 +68,14 @@ def cluster_groups(
         raise ConfigError(
             "with cluster=ray set cluster.ranks and cluster.strategy instead of trainer.devices and trainer.strategy"
         )
-    together = [[plan.name for plan in members] for members in actor_groups_of(plans, config["sharing"])]
-    names = [*(plan.name for plan in plans), *(plan.label for plan in critics)]
-    pool = RayResourcePool(cluster, names, together=together, wants_gpus=trainer["accelerator"] != "cpu")
+    groups = [[plan.label for plan in members] for members in actor_groups_of(plans, config["sharing"])]
+    groups += [[plan.label] for plan in critics]
+    pool = RayResourcePool(cluster, groups, wants_gpus=trainer["accelerator"] != "cpu")
     lora = settings(LoraSettings, config["lora"], "lora") if config["sharing"] == "lora" else None
     with closed_on_error(pool):
-        return pool, build_remote_groups(plans, pool, load=load, engine=engine, lora=lora, **_common(config))
+        return pool, build_remote_workers(
+            RemotePolicyWorker, plans, pool, load=load, engine=engine, lora=lora, **_common(config)
+        )
 
 
 def cluster_critics(
@@ -99,9 +99,9 @@ def cluster_critics(
         ConfigError: A critic reads other tokens than its agents write.
     """
     with closed_on_error(pool):
-        critics = build_remote_critics(plans, pool, load=load, **_common(config))
+        critics = build_remote_workers(RemoteValueWorker, plans, pool, load=load, **_common(config))
         for plan in plans:
-            check_tokens(plan, bindings, critics[plan.name].facts[0].tokenizer)
+            check_tokens(plan, bindings, critics[plan.name].infos[0].tokenizer)
         return critics
 
 

@@ -14,8 +14,13 @@ from drmas_pl.config.construct import settings
 from drmas_pl.config.keys import OPTIMIZER_KEYS
 from drmas_pl.config.model_settings import ModelSettings, named_model
 from drmas_pl.config.roles import load_named, optimizer_settings, over_run
-from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import CriticSharing, ValueWorkerPlan, build_critics, plan_critics
+from drmas_pl.workers.build import (
+    AgentBinding,
+    CriticSharing,
+    ValueWorkerPlan,
+    build_critics,
+    plan_critics,
+)
 from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 
 # a critic starts from nothing where its agents start from a trained model

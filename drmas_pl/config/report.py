@@ -50,7 +50,7 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
     )
 
 
-def _place(worker: WorkerProtocol[Any, Any]) -> list[str]:
+def _place(worker: WorkerProtocol[Any]) -> list[str]:
     """Return the line that says where a worker runs, if that is not in this process."""
     place = worker.describe()
     return [f"    {place}"] if place else []

@@ -1,7 +1,7 @@
-"""Log-probs of a micro-batch from packed rows, where the policy's forward pass allows it.
+"""Log-probs or values of a micro-batch from packed rows, where the model's forward pass allows it.
 
-Nothing is assumed about the policy beyond its call signature. Whether its calls can be answered by
-:class:`~drmas_pl.kernels.packed_mode.PackedMode` is tried out once, on a few tokens, against its plain forward pass.
+Nothing is assumed about a policy, or the backbone of a critic, beyond its call signature. Whether its calls can be answered by
+:class:`~drmas_pl.kernels.packed_mode.TreeMode` is tried out once, on a few tokens, against its plain forward pass.
 
 Legend: N rows, R response length, T laid-out tokens, M predicted tokens.
 """
@@ -20,10 +20,11 @@ from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
 from drmas_pl.kernels.fused_layers import FusedLayers
-from drmas_pl.kernels.packed_mode import Attend, PackedMode
+from drmas_pl.kernels.packed_mode import Attend, PackedMode, TreeMode
 from drmas_pl.kernels.prefix_tree import lay_out, tree_kernel
 from drmas_pl.kernels.prompt_layout import share_prompts, takes_any_mask
 from drmas_pl.models.module_modes import evaluating
+from drmas_pl.models.value_head import ValueModel
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +57,17 @@ class Inputs(NamedTuple):
 
 
 def packs(policy: nn.Module | None) -> bool:
-    """Tell whether :func:`packed_logprobs` may be used, and pays, for a policy."""
+    """Tell whether rows may be packed, and it pays, for a policy or a :class:`~drmas_pl.models.value_head.ValueModel`."""
     if policy is None:
         return False
     config: Any = getattr(policy, "config", None)
+    bare = policy.module if isinstance(policy, _FabricModule) else policy
     if (
         config is None
         or getattr(config.get_text_config(), "hidden_size", 0) < _MIN_WIDTH
-        or _head(policy) is None
+        or (_head(policy) is None and not isinstance(bare, ValueModel))
     ):
         return False
-    bare = policy.module if isinstance(policy, _FabricModule) else policy
     if bare not in _known:
         # autocast would hide small differences behind its own
         with torch.autocast(next(bare.parameters()).device.type, enabled=False):
@@ -75,7 +76,7 @@ def packs(policy: nn.Module | None) -> bool:
 
 
 def lays_out_tree(policy: nn.Module | None) -> bool:
-    """Tell whether :func:`packed_logprobs` computes every shared beginning once, without padding."""
+    """Tell whether every shared beginning is computed once, without padding."""
     return policy is not None and packs(policy) and tree_kernel(policy) is not None
 
 
@@ -109,7 +110,7 @@ def _run(
     """Return (M, 2) log-probs and entropies, and the context they were computed in."""
     head = _head(policy)
     assert head is not None
-    inputs = _inputs(policy, batch)
+    inputs = lay_out_rows(policy, batch)
     targets = batch.input_ids[:, -batch.response_mask.shape[1] :][batch.response_mask]
     mode = PackedMode(
         head,
@@ -127,7 +128,7 @@ def _run(
             position_ids=inputs.position_ids,
             use_cache=False,
         ).logits
-    if (inputs.attend is not None and mode.attended != _layers(policy)) or not mode.answered_with(output):
+    if not (_attended_along(inputs, mode, policy) and mode.answered_with(output)):
         raise ConfigError(
             f"{type(policy).__name__} does not call scaled_dot_product_attention in every layer, or changes what its output embedding "
             "returns; do not change attention or head of a policy that is being trained"
@@ -135,21 +136,49 @@ def _run(
     return output[0], mode
 
 
-def _inputs(policy: nn.Module, batch: TokenBatch) -> Inputs:
-    """Choose a layout: a prefix tree where there is a kernel, prompts once with a mask over all pairs elsewhere, or separate rows."""
+def run_value_model(critic: nn.Module, inputs: Inputs) -> Tensor:
+    """Return the (M,) values of the tokens that are wanted.
+
+    Args:
+        critic: A :class:`~drmas_pl.models.value_head.ValueModel`, possibly wrapped.
+        inputs: From :func:`lay_out_rows`.
+
+    Raises:
+        ConfigError: The backbone does not attend as it did when it was tried out.
+    """
+    with TreeMode(attend=inputs.attend, layers=inputs.layers) as mode:
+        values: Tensor = critic(
+            inputs.input_ids, inputs.attention_mask, inputs.position_ids, wanted=inputs.wanted
+        )
+    if not _attended_along(inputs, mode, critic):
+        raise ConfigError(
+            f"the backbone of {type(critic).__name__} does not call scaled_dot_product_attention in every layer; do not change the "
+            "attention of a critic that is being trained"
+        )
+    return values
+
+
+def lay_out_rows(model: nn.Module, batch: TokenBatch, *, tree: bool = True) -> Inputs:
+    """Choose a layout: a prefix tree where there is a kernel, prompts once with a mask over all pairs elsewhere, or separate rows.
+
+    Args:
+        model: Policy or critic that will compute the rows.
+        batch: N rows.
+        tree: Whether a prefix tree may be chosen.
+    """
     width = batch.input_ids.shape[1] - batch.response_mask.shape[1]
     rows, columns = batch.response_mask.nonzero(as_tuple=True)
-    if len(rows) and takes_any_mask(policy) and not _drops_attention(policy):
-        if (kernel := tree_kernel(policy)) is not None:
-            tree = lay_out(policy, batch, kernel)
+    if len(rows) and takes_any_mask(model) and not _drops_attention(model):
+        if tree and (kernel := tree_kernel(model)) is not None:
+            laid = lay_out(model, batch, kernel)
             token = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.device)
             return Inputs(
-                tree.input_ids,
+                laid.input_ids,
                 token,
-                tree.position_ids,
-                (torch.zeros_like(tree.predictor), tree.predictor),
-                tree.attend,
-                tree.layers,
+                laid.position_ids,
+                (torch.zeros_like(laid.predictor), laid.predictor),
+                laid.attend,
+                laid.layers,
             )
         if (shared := share_prompts(batch)) is not None:
             index = (shared.prompt[rows], width - 1 + shared.before[rows, columns])
@@ -165,8 +194,9 @@ def _head(policy: Any) -> nn.Linear | None:
     return head if type(head) is nn.Linear and head.bias is None else None
 
 
-def _layers(policy: Any) -> int:
-    return int(policy.config.get_text_config().num_hidden_layers)
+def _attended_along(inputs: Inputs, mode: TreeMode, model: Any) -> bool:
+    """Tell whether every layer attended along the tree, if there is one."""
+    return inputs.attend is None or mode.attended == int(model.config.get_text_config().num_hidden_layers)
 
 
 def _drops_attention(policy: Any) -> bool:
@@ -179,40 +209,66 @@ def _drops_attention(policy: Any) -> bool:
 
 
 @torch.no_grad()
-def _agrees(policy: Any) -> bool:
-    """Compare packed rows with a plain forward of each."""
-    device = next(policy.parameters()).device
+def _agrees(model: Any) -> bool:
+    """Compare packed rows with a plain forward pass of each."""
+    device = next(model.parameters()).device
     prompt = tuple(range(1, 21))
     rows = [
         TrainingRow("", p, r, (0.0,) * len(r), 1.0)
         for p, r in ((prompt, (3, 4)), (prompt, (5,)), ((6, 7), (8, 2, 1)))
     ]
-    with evaluating(policy):
+    batch = collate(rows, pad_id=0, denominator=1.0).to(device)
+    of_critic = isinstance(model, ValueModel)
+    with evaluating(model):
         try:
-            found, mode = _run(
-                policy, collate(rows, pad_id=0, denominator=1.0).to(device), 1.0, entropy_gradient=False
-            )
+            found, precision = (_packed_states if of_critic else _packed_scores)(model, batch)
         except (ConfigError, TypeError, ValueError, RuntimeError) as error:
             log.warning(
                 "%s is computed row by row, which takes more time and memory: %s",
-                type(policy).__name__,
+                type(model).__name__,
                 error,
             )
             return False
-        expected = torch.cat([_plain(policy, row, device) for row in rows])
-    tolerance = _HALF_TOLERANCE if mode.precision in (torch.bfloat16, torch.float16) else _TOLERANCE
-    if not torch.allclose(found[:, 0].float(), expected, atol=tolerance, rtol=tolerance):
+        expected = torch.cat([(_plain_states if of_critic else _plain)(model, row, device) for row in rows])
+    tolerance = _HALF_TOLERANCE if precision in (torch.bfloat16, torch.float16) else _TOLERANCE
+    if not torch.allclose(found.float(), expected.float(), atol=tolerance, rtol=tolerance):
         log.warning(
             "%s is computed row by row, which takes more time and memory: packed rows score differently",
-            type(policy).__name__,
+            type(model).__name__,
         )
         return False
     return True
 
 
+def _packed_scores(policy: nn.Module, batch: TokenBatch) -> tuple[Tensor, torch.dtype | None]:
+    """Return (M,) log-probs and the type of numbers that they were computed in."""
+    found, mode = _run(policy, batch, 1.0, entropy_gradient=False)
+    return found[:, 0], mode.precision
+
+
+def _packed_states(critic: Any, batch: TokenBatch) -> tuple[Tensor, torch.dtype | None]:
+    """Return the (M, H) states that a critic judges, whose values are all 0 at first, and their type."""
+    inputs, seen = lay_out_rows(critic, batch), []
+    hook = critic.backbone.register_forward_hook(
+        lambda module, args, output: seen.append(output.last_hidden_state)
+    )
+    try:
+        run_value_model(critic, inputs)
+    finally:
+        hook.remove()
+    return seen[0][inputs.wanted], seen[0].dtype
+
+
 def _plain(policy: Any, row: TrainingRow, device: torch.device) -> Tensor:
-    """Score one row by a plain forward."""
+    """Score one row by a plain forward pass."""
     ids = torch.tensor([row.prompt_ids + row.response_ids], device=device)
     length = len(row.response_ids)
     logits: Tensor = policy(input_ids=ids, use_cache=False).logits
     return token_logprobs(logits[0, -length - 1 : -1], ids[0, -length:])
+
+
+def _plain_states(critic: Any, row: TrainingRow, device: torch.device) -> Tensor:
+    """Return the states before one row's sampled tokens by a plain forward pass."""
+    ids = torch.tensor([row.prompt_ids + row.response_ids], device=device)
+    hidden: Tensor = critic.backbone(input_ids=ids, use_cache=False).last_hidden_state
+    return hidden[0, -len(row.response_ids) - 1 : -1]

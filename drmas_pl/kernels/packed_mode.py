@@ -24,10 +24,10 @@ _LEAST_CHUNK = 1024
 _KEPT = 1 << 25
 
 
-_running: ContextVar[PackedMode | None] = ContextVar("running", default=None)
+_running: ContextVar[TreeMode | None] = ContextVar("running", default=None)
 
 
-def running_mode() -> PackedMode | None:
+def running_mode() -> TreeMode | None:
     """Return the context of the forward pass that is running."""
     return _running.get()
 
@@ -38,8 +38,57 @@ class Attend(Protocol):
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None) -> Tensor: ...
 
 
-class PackedMode(FastLinearMode):
-    """Context for one forward pass over laid-out rows.
+class TreeMode(FastLinearMode):
+    """Context for one forward pass over laid-out rows, in which layers attend along the prefix tree.
+
+    Args:
+        attend: How to attend; None leaves attention to the model.
+        layers: Layers that attend and normalise by themselves.
+    """
+
+    def __init__(self, *, attend: Attend | None = None, layers: FusedLayers | None = None) -> None:
+        super().__init__()
+        self._attend = attend
+        self._layers = layers
+        self._attended = 0
+
+    @property
+    def attended(self) -> int:
+        """Number of layers that have attended along the tree."""
+        return self._attended + (self._layers.attended if self._layers is not None else 0)
+
+    def __enter__(self) -> TreeMode:
+        _running.set(self)
+        if self._layers is not None:
+            self._layers.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _running.set(None)
+        super().__exit__(*exception)
+        if self._layers is not None:
+            self._layers.__exit__(*exception)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answer what is ours; pass everything else on."""
+        if torch.compiler.is_compiling():
+            # none of ours is within a compiled part of a model, whose graph must not depend on this very context
+            return func(*args, **(kwargs or {}))
+        if func is scaled_dot_product_attention and self._attend is not None:
+            self._attended += 1
+            return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class PackedMode(TreeMode):
+    """Context for one forward pass over laid-out rows that is wanted for log-probs alone.
 
     The model's output embedding is not multiplied with every vocabulary entry at once: the call is answered with log-probs and
     entropies of the wanted tokens, (1, M, 2), which the model returns in place of its logits.
@@ -68,35 +117,14 @@ class PackedMode(FastLinearMode):
         attend: Attend | None = None,
         layers: FusedLayers | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(attend=attend, layers=layers)
         self._head = head
         self._index = index
         self._targets = targets
         self._temperature = temperature
-        self._attend = attend
         self._entropy_gradient = entropy_gradient
-        self._layers = layers
-        self._attended = 0
         self.precision: torch.dtype | None = None
         self._answer: Tensor | None = None
-
-    @property
-    def attended(self) -> int:
-        """Number of layers that have attended along the tree."""
-        return self._attended + (self._layers.attended if self._layers is not None else 0)
-
-    def __enter__(self) -> PackedMode:
-        _running.set(self)
-        if self._layers is not None:
-            self._layers.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        _running.set(None)
-        super().__exit__(*exception)
-        if self._layers is not None:
-            self._layers.__exit__(*exception)
 
     def __torch_function__(
         self,
@@ -106,17 +134,12 @@ class PackedMode(FastLinearMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer what is ours; pass everything else on."""
-        if torch.compiler.is_compiling():
-            # none of ours is within a compiled part of a model, whose graph must not depend on this very context
-            return func(*args, **(kwargs or {}))
-        if func is scaled_dot_product_attention and self._attend is not None:
-            self._attended += 1
-            return self._attend(*args[:3], scale=(kwargs or {}).get("scale"))
-        if func is linear and args[1] is self._head.weight:
-            return self._log_probs(*args[:2])
-        if func is embedding and args[1] is self._head.weight:
-            # the gradient of the head is dense: that of the tied embedding has to name the rows that it adds to, no others
-            return super().__torch_function__(func, types, args[:2], {**(kwargs or {}), "sparse": True})
+        if not torch.compiler.is_compiling():
+            if func is linear and args[1] is self._head.weight:
+                return self._log_probs(*args[:2])
+            if func is embedding and args[1] is self._head.weight:
+                # the gradient of the head is dense: that of the tied embedding has to name the rows that it adds to, no others
+                return super().__torch_function__(func, types, args[:2], {**(kwargs or {}), "sparse": True})
         return super().__torch_function__(func, types, args, kwargs)
 
     def answered_with(self, output: Tensor) -> bool:

@@ -47,7 +47,9 @@ def tree_kernel(policy: nn.Module) -> Kernel | None:
     if not takes_any_mask(policy):
         return None
     model: Any = policy
-    weight: Tensor = model.get_output_embeddings().weight
+    # a critic's own weight is its head
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else model
+    weight: Tensor = head.weight
     if attends_on(weight.device):
         return "pieces"
     config = model.config.get_text_config()

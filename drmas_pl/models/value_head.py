@@ -3,7 +3,7 @@
 The value of a sampled token is read at the token before it, where the state is the prompt and what was said so far. The head starts
 at 0, and so do all values.
 
-Legend: N rows, P prompt length, R response length, H width of the hidden states.
+Legend: N rows, T tokens, R response length, M wanted tokens.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ class ValueBatch:
     values: Tensor
     returns: Tensor
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device | str) -> ValueBatch:
+        """Move every tensor to ``device``."""
+        return ValueBatch(self.tokens.to(device), self.values.to(device), self.returns.to(device))
+
 
 class ValueModel(nn.Module):
     """Backbone and value head.
@@ -78,44 +85,33 @@ class ValueModel(nn.Module):
                 f"{type(model).__name__} cannot be a critic; use a causal language model with a backbone and an output layer"
             )
         self.backbone = backbone
+        self.config = backbone.config
         # what a strategy that shards layers looks for
         self._no_split_modules = getattr(backbone, "_no_split_modules", None)
         self.weight = nn.Parameter(output.weight.new_zeros(output.weight.shape[-1]))
         self.bias = nn.Parameter(output.weight.new_zeros(1))
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *, keep: int
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        *,
+        wanted: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Return (N, keep) values at the last ``keep`` tokens, in float32 whatever the backbone computes in.
+        """Return (M,) values at the wanted tokens, in float32 whatever the backbone computes in.
 
         Args:
             input_ids: (N, T) ids.
-            attention_mask: (N, T) 1 on real tokens.
+            attention_mask: (N, T) 1 on real tokens, or what else the backbone takes.
             position_ids: (N, T) positions.
-            keep: Number of tokens from the end.
+            wanted: Row and column, (M,) each, of the tokens whose values are asked for.
         """
         hidden = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
-        ).last_hidden_state[:, -keep:]
+        ).last_hidden_state[wanted]
         with torch.autocast(hidden.device.type, enabled=False):
             return hidden.float() @ self.weight.float() + self.bias.float()
-
-
-def response_values(critic: nn.Module, batch: TokenBatch) -> Tensor:
-    """Judge the state before each sampled token in one forward.
-
-    Args:
-        critic: A :class:`ValueModel`.
-        batch: Left-padded prompts and right-padded responses.
-
-    Returns:
-        (N, R) float32, 0 where masked.
-    """
-    mask = batch.attention_mask.long()
-    values: Tensor = critic(
-        batch.input_ids, mask, (mask.cumsum(dim=1) - 1).clamp(min=0), keep=batch.response_mask.shape[1] + 1
-    )[:, :-1]
-    return torch.where(batch.response_mask, values, torch.zeros((), device=values.device))
 
 
 def collate_values(rows: Sequence[ValueRow], *, pad_id: int, denominator: float) -> ValueBatch:

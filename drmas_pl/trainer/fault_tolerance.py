@@ -29,7 +29,7 @@ class StageRetry:
         folder: Folder of the snapshots; deleted at the end of the run.
     """
 
-    def __init__(self, workers: Iterable[WorkerProtocol[Any, Any]], folder: Path) -> None:
+    def __init__(self, workers: Iterable[WorkerProtocol[Any]], folder: Path) -> None:
         self.workers = [worker for worker in workers if worker.max_retries > 0]
         self.folder = folder
         self.max_retries = min((worker.max_retries for worker in self.workers), default=0)

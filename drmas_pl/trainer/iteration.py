@@ -27,7 +27,6 @@ from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.protocols import PolicyWorkerProtocol, ValueWorkerProtocol, ValueWorkers
 from drmas_pl.workers.schedule import Schedule, learning_groups
 from drmas_pl.workers.update_workers import update_workers
-from drmas_pl.workers.value_worker import CriticReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class UpdateReports:
     """
 
     policies: Mapping[str, UpdateReport]
-    critics: Mapping[str, CriticReport]
+    critics: Mapping[str, UpdateReport]
 
 
 def score_rollout(
@@ -140,9 +139,10 @@ def update_and_sync(
         seeds: Seed of the minibatches by worker group.
         begun: See :func:`learn`.
     """
+    groups = [fit.groups[name] for name in seeds]
+    own = {group.name: {agent: rows[agent] for agent in group.agents if agent in rows} for group in groups}
     with BackgroundWeightSync(idle=fit.rollouts.engines_idle) as sync:
-        workers = [fit.groups[name] for name in seeds]
-        return update_workers(workers, rows, seeds, begun=begun, learnt=sync.begin)
+        return update_workers(groups, own, seeds, begun=begun, learnt=sync.begin)
 
 
 def apply_kl_penalty(turns: TurnBatch, groups: Iterable[PolicyWorkerProtocol]) -> TurnBatch:
@@ -174,8 +174,8 @@ def compute_values(turns: TurnBatch, critics: ValueWorkers) -> TurnBatch:
 
 def update_critics(
     turns: TurnBatch, advantage: Tensor | TokenAdvantages, critics: ValueWorkers, *, seed: int
-) -> dict[str, CriticReport]:
-    """Update every critic towards the returns of its agents' turns.
+) -> dict[str, UpdateReport]:
+    """Update every critic towards the returns of its agents' turns; those with devices of their own at the same time.
 
     Args:
         turns: N turns with the values that the advantages were computed from.
@@ -186,20 +186,20 @@ def update_critics(
     Raises:
         ConfigError: The estimator gave no returns.
     """
-    reports = {}
+    rows: dict[str, list[ValueRow]] = {}
     for name, critic in critics.items():
         if not isinstance(advantage, TokenAdvantages):
             raise ConfigError(
                 f"critic {name!r} needs returns to learn from; let the estimator give TokenAdvantages, not a tensor"
             )
         assert turns.values is not None
-        rows = []
+        rows[name] = []
         for place in _places(turns, critic):
             values = turns.values[place]
             returns = advantage.returns[place, : len(values)].tolist()
-            rows.append(ValueRow(_row(turns, place), values, tuple(returns)))
-        reports[name] = critic.update(rows, seed=derive_seed(seed, "critic", name))
-    return reports
+            rows[name].append(ValueRow(_row(turns, place), values, tuple(returns)))
+    seeds = {name: derive_seed(seed, "critic", name) for name in critics}
+    return update_workers(list(critics.values()), rows, seeds)
 
 
 def warmup(critics: ValueWorkers) -> int:

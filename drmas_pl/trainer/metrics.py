@@ -15,7 +15,6 @@ from drmas_pl.functional.diagnostics import amplification, global_amplification,
 from drmas_pl.functional.segments import segment_mean, segment_var
 from drmas_pl.types import MetricInfo, Trajectory, Turn
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.value_worker import CriticReport
 
 Number = Callable[[Trajectory], float]
 Average = Callable[[Sequence[Trajectory], Number], float]
@@ -206,7 +205,8 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
     for group, report in reports.items():
         counts = {"steps": report.steps, "skipped": report.skipped, "rows": report.rows}
         out |= {
-            f"train/group/{group}/{name}": float(value) for name, value in {**counts, **report.group}.items()
+            f"train/group/{group}/{name}": float(value)
+            for name, value in {**counts, **report.metrics}.items()
         }
         total = math.fsum(
             metrics["grad_norm"] for metrics in report.agents.values() if "grad_norm" in metrics
@@ -218,7 +218,7 @@ def update_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
     return out
 
 
-def critic_metrics(reports: Mapping[str, CriticReport]) -> dict[str, float]:
+def critic_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
     """Name what critics reported: ``train/critic/<critic>/…``."""
     return {
         f"train/critic/{critic}/{name}": float(value)

@@ -20,7 +20,7 @@ class BackgroundWeightSync:
 
     def __init__(self, *, idle: bool) -> None:
         self.idle = idle
-        self._threads = ThreadPoolExecutor(thread_name_prefix="handover")
+        self._threads = ThreadPoolExecutor(thread_name_prefix="weight-sync")
         self._running: list[Future[None]] = []
 
     def begin(self, group: PolicyWorkerProtocol) -> None:
@@ -28,7 +28,7 @@ class BackgroundWeightSync:
         if not (self.idle and group.syncs_in_background):
             return
         if group.engine.weights_version != group.weights_version:
-            self._running.append(self._threads.submit(_hand_over, group))
+            self._running.append(self._threads.submit(_sync, group))
 
     def __enter__(self) -> BackgroundWeightSync:
         return self
@@ -42,6 +42,6 @@ class BackgroundWeightSync:
                 future.result()
 
 
-def _hand_over(group: PolicyWorkerProtocol) -> None:
+def _sync(group: PolicyWorkerProtocol) -> None:
     with group.rollout():
         pass

@@ -1,11 +1,11 @@
-"""From agents to worker groups: who shares weights with whom, and whether their settings agree."""
+"""From agents to workers: who shares weights with whom, who is judged by which critic, and whether their settings agree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from lightning.fabric import Fabric
 from torch import nn
@@ -14,13 +14,17 @@ from drmas_pl.agent import Agent
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings, share_base
+from drmas_pl.models.value_head import ValueModel
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.utils.validation import check_fields, check_type
 from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.offload import Offload
 from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.schedule import GroupSchedule, Schedule, count_learning
+from drmas_pl.workers.value_worker import CRITIC, ValueWorker, ValueWorkerSettings
 
 Sharing = Literal["shared", "per_agent", "lora"]
+CriticSharing = Literal["shared", "per_agent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,96 @@ class PolicyWorkerPlan:
         settings: How it learns.
     """
 
+    kind: ClassVar[str] = PolicyWorker.kind
     name: str
     model: str
     agents: tuple[Agent, ...]
     settings: PolicyWorkerSettings
+
+    @property
+    def label(self) -> str:
+        """Its name, unique among all workers of a run."""
+        return self.name
+
+    @property
+    def agent_names(self) -> list[str]:
+        """Names of its agents, sorted."""
+        return sorted(agent.name for agent in self.agents)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its weights are ever updated."""
+        return self.settings.trainable
+
+    @property
+    def offload(self) -> Offload:
+        """What leaves the accelerator while others work."""
+        return self.settings.update.offload
+
+    def build(
+        self, model: nn.Module, tokenizer: Any, *, fabric: Fabric, engine: EngineFactory | None
+    ) -> PolicyWorker:
+        """Give the group the weights of ``model``, and the engine that ``engine`` returns for them."""
+        assert engine is not None, "a policy needs an engine"
+        return PolicyWorker(
+            self.name,
+            policy=model,
+            tokenizer=tokenizer,
+            agents=self.agents,
+            engine=engine(self.name, model, tokenizer),
+            fabric=fabric,
+            settings=self.settings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ValueWorkerPlan:
+    """A critic before it has weights.
+
+    Attributes:
+        name: Name of the critic.
+        model: Model whose backbone it starts from.
+        agents: Names of its agents.
+        settings: How it learns.
+    """
+
+    kind: ClassVar[str] = ValueWorker.kind
+    trains: ClassVar[bool] = True
+    name: str
+    model: str
+    agents: tuple[str, ...]
+    settings: ValueWorkerSettings
+
+    @property
+    def offload(self) -> Offload:
+        """What leaves the accelerator while others work."""
+        return self.settings.offload
+
+    @property
+    def label(self) -> str:
+        """Its name among all workers of a run; a worker group may have the critic's own."""
+        return f"{CRITIC}{self.name}"
+
+    @property
+    def agent_names(self) -> list[str]:
+        """Names of its agents, sorted."""
+        return sorted(self.agents)
+
+    def build(
+        self, model: nn.Module, tokenizer: Any, *, fabric: Fabric, engine: EngineFactory | None = None
+    ) -> ValueWorker:
+        """Give the critic the backbone of ``model``; it generates nothing, so that it needs no engine."""
+        return ValueWorker(
+            self.name,
+            model=ValueModel(model),
+            agents=self.agents,
+            pad_id=tokenizer.pad_token_id,
+            fabric=fabric,
+            settings=self.settings,
+        )
+
+
+WorkerPlan = PolicyWorkerPlan | ValueWorkerPlan
 
 
 def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[str, list[AgentBinding]]:
@@ -164,20 +254,12 @@ def build_groups(
     adapted = adapted_policies(plans, load, lora or LoraSettings(), seed=seed) if sharing == "lora" else {}
     for plan in plans:
         policy, tokenizer = adapted[plan.name] if plan.name in adapted else load(plan.model)
-        groups[plan.name] = PolicyWorker(
-            plan.name,
-            policy=policy,
-            tokenizer=tokenizer,
-            agents=plan.agents,
-            engine=engine(plan.name, policy, tokenizer),
-            fabric=fabric,
-            settings=plan.settings,
-        )
+        groups[plan.name] = plan.build(policy, tokenizer, fabric=fabric, engine=engine)
     return groups
 
 
 def adapted_policies(
-    plans: Sequence[PolicyWorkerPlan],
+    plans: Sequence[WorkerPlan],
     load: Callable[[str], tuple[nn.Module, Any]],
     lora: LoraSettings,
     *,
@@ -188,15 +270,97 @@ def adapted_policies(
     Models that nobody trains get no adapter and are left out.
     """
     policies: dict[str, tuple[nn.Module, Any]] = {}
-    for model in dict.fromkeys(plan.model for plan in plans if plan.settings.trainable):
+    for model in dict.fromkeys(plan.model for plan in plans if plan.trains):
         users = [plan for plan in plans if plan.model == model]
         base, tokenizer = load(model)
-        adapters = share_base(
-            base, [plan.name for plan in users if plan.settings.trainable], lora, path=model, seed=seed
-        )
+        adapters = share_base(base, [plan.name for plan in users if plan.trains], lora, path=model, seed=seed)
         alone = next(iter(adapters.values())).without_adapter()
         policies |= {plan.name: (adapters.get(plan.name, alone), tokenizer) for plan in users}
     return policies
+
+
+def plan_critics(
+    bindings: Sequence[AgentBinding],
+    *,
+    sharing: CriticSharing,
+    settings: ValueWorkerSettings | None = None,
+    model: str | None = None,
+    iterations: int = 1,
+) -> list[ValueWorkerPlan]:
+    """Give every trained agent a critic of its own, or one to all that speak with the same model; see :func:`build_critics`.
+
+    Raises:
+        ConfigError: ``sharing`` is unknown.
+    """
+    if sharing not in get_args(CriticSharing):
+        raise ConfigError(f"critics can be shared or per_agent, got {sharing!r}")
+    settings = settings or ValueWorkerSettings()
+    steps = iterations * settings.updates_per_iteration * settings.epochs
+    settings = replace(settings, total_steps=max(steps, 1))
+    trained = [AgentBinding(binding.agent, binding.model) for binding in bindings if binding.trainable]
+    return [
+        ValueWorkerPlan(
+            name, model or members[0].model, tuple(member.agent.name for member in members), settings
+        )
+        for name, members in assign_groups(trained, sharing).items()
+    ]
+
+
+def build_critics(
+    bindings: Sequence[AgentBinding],
+    *,
+    sharing: CriticSharing,
+    fabric: Fabric,
+    load: Callable[[str], tuple[nn.Module, Any]],
+    settings: ValueWorkerSettings | None = None,
+    model: str | None = None,
+    iterations: int = 1,
+) -> dict[str, ValueWorker]:
+    """Build the critics of a run in this process.
+
+    Args:
+        bindings: Agents, already bound to the weights they speak with.
+        sharing: ``shared`` or ``per_agent``.
+        fabric: Places critics and scales gradients.
+        load: Returns model and tokenizer for a model name.
+        settings: How critics learn.
+        model: Model whose backbone critics start from; None takes that of their agents.
+        iterations: Length of the run, from which learning rate schedules know their number of steps.
+
+    Raises:
+        ConfigError: ``sharing`` is unknown, a critic reads other tokens than its agents write, or an agent is not bound yet.
+    """
+    critics = {}
+    for plan in plan_critics(
+        bindings, sharing=sharing, settings=settings, model=model, iterations=iterations
+    ):
+        backbone, tokenizer = load(plan.model)
+        check_tokens(plan, bindings, tokenizer)
+        critics[plan.name] = plan.build(backbone, tokenizer, fabric=fabric)
+    return critics
+
+
+def check_tokens(plan: ValueWorkerPlan, bindings: Sequence[AgentBinding], tokenizer: Any) -> None:
+    """Make sure that a critic reads what its agents write.
+
+    Args:
+        plan: The critic.
+        bindings: Agents, already bound to the weights they speak with.
+        tokenizer: Tokenizer of the critic's model.
+
+    Raises:
+        ConfigError: It reads other tokens than an agent writes, or an agent is not bound yet.
+    """
+    for member in (binding for binding in bindings if binding.agent.name in plan.agents):
+        if member.agent.tokenizer is None:
+            raise ConfigError(
+                f"agent {member.agent.name!r} has no tokenizer yet; build the worker groups before the critics"
+            )
+        if member.agent.tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"critic.model={plan.model} reads other tokens than agent {member.agent.name!r} writes with {member.model}; "
+                "choose a model with the same tokenizer"
+            )
 
 
 def _check_agreement(members: Sequence[AgentBinding]) -> None:

@@ -74,7 +74,7 @@ class Lifecycle:
         """
         if (self.state, target) not in _ALLOWED:
             raise LifecycleError(
-                f"worker group {self.owner!r} cannot go from {self.state.value} to {target.value}; leave the current phase first"
+                f"{self.owner} cannot go from {self.state.value} to {target.value}; leave the current phase first"
             )
         for hook in self.hooks:
             hook(self.state, target)
@@ -99,5 +99,5 @@ class Lifecycle:
         """Raise :class:`LifecycleError` unless the group is in ``state``."""
         if self.state is not state:
             raise LifecycleError(
-                f"worker group {self.owner!r} is {self.state.value} but must be {state.value} for this call"
+                f"{self.owner} is {self.state.value} but must be {state.value} for this call"
             )

@@ -165,7 +165,7 @@ class WorkerOffload:
         freed = in_use - self.meter()
         if freed < RELEASED * expected:
             raise LifecycleError(
-                f"worker group {self.owner!r} released {expected / 2**20:.1f} MiB of {name}, but only {freed / 2**20:.1f} MiB became free; "
+                f"{self.owner} released {expected / 2**20:.1f} MiB of {name}, but only {freed / 2**20:.1f} MiB became free; "
                 "something else holds on to them"
             )
 

@@ -1,16 +1,14 @@
-"""A worker group: the one owner of a set of weights."""
+"""A worker group: the one owner of a policy's weights, with the engine that generates with them."""
 
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -21,22 +19,21 @@ from torch import Tensor, nn
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import CheckpointError, ConfigError, LifecycleError
+from drmas_pl.errors import ConfigError, LifecycleError
 from drmas_pl.kernels.activation_checkpointing import checkpoint_activations
 from drmas_pl.kernels.compiling import compile_layers
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.loading import quiet_transformers
-from drmas_pl.optim import LearningRate, OptimizerSettings, build_optimizer
+from drmas_pl.optim import OptimizerSettings
 from drmas_pl.types import Turn
-from drmas_pl.workers.learner import UpdateReport, UpdateSettings, run_update
-from drmas_pl.workers.lifecycle import Lifecycle, State, TransitionHook
+from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.lifecycle import State, TransitionHook
+from drmas_pl.workers.losses import PolicyLoss
 from drmas_pl.workers.memory_plan import WorkerMemory, measure_memory
-from drmas_pl.workers.offload import WorkerOffload, device_meter
-from drmas_pl.workers.randomness import random_layers, ready_to_learn
+from drmas_pl.workers.randomness import random_layers
 from drmas_pl.workers.scoring import score_rows
-from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
-from drmas_pl.workers.strategies import check_precision
-from drmas_pl.workers.weights import Layout, load_state, save_state
+from drmas_pl.workers.weights import Layout
+from drmas_pl.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +57,13 @@ class PolicyWorkerSettings:
     checkpoint: Layout = "whole"
 
 
-class PolicyWorker:
+class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
     """One policy with optimizer and engine, bound to the agents it serves.
 
+    It learns from rows by agent name; rows that cannot change the gradient count in denominators but are not computed.
+
     Attributes:
-        parameter_count: Number of parameters of the policy.
         sync_seconds: Seconds spent so far on bringing new weights to the engine.
-        steps: Optimizer steps made so far.
-        planned_steps: Optimizer steps that were planned so far, those without signal or with a skipped minibatch included.
 
     Args:
         name: Name of the group; keys its checkpoint folder and metrics.
@@ -80,9 +76,8 @@ class PolicyWorker:
         hooks: Called on lifecycle transitions.
     """
 
-    counters = ("weights_version", "steps", "planned_steps", "skipped_in_a_row")
-    max_retries = 0
-    owns_devices = False
+    kind = "worker group"
+    record_file = "group.json"
 
     def __init__(
         self,
@@ -96,67 +91,45 @@ class PolicyWorker:
         settings: PolicyWorkerSettings | None = None,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
-        self.name = self.label = name
-        self.changed = True
-        self.model = self.policy = policy
+        self.settings = settings or PolicyWorkerSettings()
+        super().__init__(
+            name,
+            model=policy,
+            fabric=fabric,
+            learning=self.settings.update,
+            checkpoint=self.settings.checkpoint,
+            hooks=hooks,
+        )
+        self.policy = self.model
         self.tokenizer = tokenizer
         # by name, so that neither gradient nor minibatches depend on the order in which agents are configured
-        self.agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
+        self._agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
         self.engine = engine
-        self.fabric = fabric
-        self.settings = settings or PolicyWorkerSettings()
-        self.lifecycle = Lifecycle(name, hooks=hooks)
-        self.weights_version = 0
         self.sync_seconds = 0.0
-        self.steps = 0
-        self.planned_steps = 0
-        self.skipped_in_a_row = 0
-        self.mismatched: set[str] = set()
-        self.parameter_count = sum(parameter.numel() for parameter in policy.parameters())
         self._check_budgets()
         self._check_correction()
         self._warn_of_truncated_sampling()
         self._tell_of_random_layers()
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.module: nn.Module = policy
         self.reference = self._reference()
         if self.settings.trainable:
             if self.settings.update.activation_checkpointing:
                 checkpoint_activations(policy)
             if self.settings.update.compile:
                 compile_layers(policy, device=fabric.device)
-            # FSDP2 replaces the parameters, so that the optimizer comes after the module
-            self.module = fabric.setup_module(policy)
-            plain = build_optimizer(policy.parameters(), self.settings.optimizer)
-            self._rate = LearningRate(plain, self.settings.optimizer, self.settings.total_steps)
-            optimizer: Any = fabric.setup_optimizers(plain)
-            self.optimizer = optimizer
+            self._train(self.settings)
         else:
             self.module = self._place_frozen(policy)
-        self.module.eval()
         self.engine.autocast = fabric.autocast
         self.engine.sleep()
         for agent in agents:
             agent.bind(self.module, tokenizer, end_ids=engine.stop_token_ids)
-        self.offload = WorkerOffload(
-            name,
-            what=self.settings.update.offload,
-            models=[
-                model
-                for model in (policy, self.reference)
-                if model is not None and getattr(model, "adapter", "") is not None
-            ],
-            optimizer=self.optimizer,
-            device=fabric.device,
-            meter=device_meter(fabric.device),
-        )
-        self.lifecycle.hooks.append(self.offload)
-        self.offload.hold(set())
+        models = [model for model in (policy, self.reference) if model is not None]
+        self._own(model for model in models if getattr(model, "adapter", "") is not None)
 
     @property
-    def state(self) -> State:
-        """Current lifecycle state."""
-        return self.lifecycle.state
+    def agents(self) -> dict[str, Agent]:
+        """Its agents by name."""
+        return self._agents
 
     @property
     def generates_while_training(self) -> bool:
@@ -195,44 +168,6 @@ class PolicyWorker:
             self.engine.detach()
             yield self.engine
 
-    @contextmanager
-    def training(self) -> Iterator[nn.Module]:
-        """Hold the policy ready for updates for the duration of the block.
-
-        Raises:
-            ConfigError: The group computes in a precision that cannot be trained with.
-        """
-        check_precision(self.fabric.strategy.precision.precision)
-        with (
-            self.lifecycle.phase(State.TRAINING),
-            ready_to_learn(self.module, dropout=self.settings.update.dropout),
-        ):
-            yield self.module
-
-    def update(self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int) -> UpdateReport:
-        """Run the iteration's optimizer steps on the agents' rows.
-
-        Args:
-            rows: All rows by agent name; rows that cannot change the gradient count in denominators but are not computed.
-            seed: Seed of the shuffle into minibatches.
-
-        Raises:
-            LifecycleError: The group is not in its training phase.
-            TrainingStopped: Too many minibatches in a row had to be skipped.
-        """
-        self.lifecycle.require(State.TRAINING)
-        report = run_update(self, rows, seed=seed)
-        if report.steps:
-            self.weights_version += 1
-        return report
-
-    def begin_update(
-        self, rows: Mapping[str, Sequence[TrainingRow]], *, seed: int
-    ) -> Callable[[], UpdateReport]:
-        """Run :meth:`update` and return what gives its report."""
-        report = self.update(rows, seed=seed)
-        return lambda: report
-
     def score(self, policy: nn.Module, rows: Sequence[TrainingRow], agent: Agent) -> list[tuple[float, ...]]:
         """Return the rows' log-probs under ``policy`` at the agent's temperature, in order."""
         with self.fabric.autocast(), self.offload.present("weights"):
@@ -268,87 +203,9 @@ class PolicyWorker:
             )
         return penalties
 
-    def set_rate(self, step: int) -> float:
-        """Set the learning rate of the planned optimizer step ``step``, counted from 0, and return it."""
-        return self._rate.set(step)
-
-    def save(self, folder: Path) -> None:
-        """Write the model as a Transformers folder, or in shares as the settings say, and optimizer state and counters beside it.
-
-        Every rank of the group has to call it; of what is not in shares the first one writes everything.
-        """
-        policy: Any = self.policy
-
-        def write_whole(weights: Mapping[str, Tensor] | None) -> None:
-            policy.save_pretrained(folder, state_dict=weights)
-
-        with quiet_transformers(), self.offload.present("weights", "optimizer"):
-            layout = self.settings.checkpoint
-            shards = save_state(
-                policy, self.optimizer, folder, layout=layout, fabric=self.fabric, write_whole=write_whole
-            )
-        if self.fabric.is_global_zero:
-            if shards:
-                policy.config.save_pretrained(folder)
-                policy.generation_config.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
-            counters = {
-                "weights_version": self.weights_version,
-                "steps": self.steps,
-                "planned_steps": self.planned_steps,
-                "skipped_in_a_row": self.skipped_in_a_row,
-            }
-            (folder / "group.json").write_text(
-                json.dumps({"agents": sorted(self.agents), **counters}, indent=1)
-            )
-        self.fabric.barrier()
-
-    def load(self, folder: Path) -> None:
-        """Restore what :meth:`save` wrote.
-
-        Raises:
-            CheckpointError: A file is missing or does not fit this group.
-        """
-        from safetensors import SafetensorError
-
-        try:
-            counters = json.loads((folder / "group.json").read_text())
-            with self.offload.present("weights", "optimizer"):
-                load_state(self.policy, self.optimizer, folder)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            RuntimeError,
-            EOFError,
-            UnpicklingError,
-            SafetensorError,
-        ) as error:
-            raise CheckpointError(
-                f"checkpoint {folder} does not fit worker group {self.name!r}: {error}"
-            ) from error
-        self.weights_version, self.steps = counters["weights_version"], counters["steps"]
-        self.skipped_in_a_row = counters["skipped_in_a_row"]
-        self.planned_steps = counters.get("planned_steps", self.steps)
-        with self.offload.present("weights"):
-            self.take_over()
-
     def take_over(self) -> None:
         """Have the engine take over the weights, which must be on their device."""
         self.engine.sync(self.weights_version)
-
-    def snapshot(self, folder: Path) -> None:
-        """Write this rank's part of the state from which a stage is repeated; see :mod:`drmas_pl.workers.snapshot`."""
-        write_snapshot(self, folder)
-
-    def restore(self, folder: Path | None) -> None:
-        """Take over what :meth:`snapshot` wrote; every rank has to call it."""
-        if folder is not None:
-            read_snapshot(self, folder)
-
-    def describe(self) -> str:
-        """Return nothing: the worker is in this process."""
-        return ""
 
     def memory(self) -> WorkerMemory:
         """Return the bytes that the worker needs on its device."""
@@ -363,8 +220,34 @@ class PolicyWorker:
 
     def close(self) -> None:
         """Release the engine for good."""
-        self.lifecycle.move(State.CLOSED)
+        super().close()
         self.engine.close()
+
+    def _loss(self) -> PolicyLoss:
+        return PolicyLoss(
+            self.agents,
+            policy=self.module,
+            reference=self.reference,
+            score=self.score,
+            pad_id=self.tokenizer.pad_token_id,
+            fabric=self.fabric,
+            settings=self.settings.update,
+            counters=self.counters,
+        )
+
+    def _flatten(self, rows: Mapping[str, Sequence[TrainingRow]]) -> list[TrainingRow]:
+        return [row for name in sorted(rows) for row in rows[name]]
+
+    def _write_weights(self, folder: Path, weights: Mapping[str, Tensor] | None) -> None:
+        """Write a Transformers folder."""
+        with quiet_transformers():
+            self.model.save_pretrained(folder, state_dict=weights)
+
+    def _write_others(self, folder: Path, *, shards: bool) -> None:
+        if shards:
+            self.model.config.save_pretrained(folder)
+            self.model.generation_config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

@@ -30,13 +30,12 @@ from drmas_pl.types import Turn
 from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.memory_plan import WorkerMemory
 from drmas_pl.workers.policy_worker import PolicyWorkerSettings
-from drmas_pl.workers.value_worker import CriticReport, ValueWorkerSettings
+from drmas_pl.workers.value_worker import ValueWorkerSettings
 
 Rows = TypeVar("Rows", contravariant=True)
-Report = TypeVar("Report", covariant=True)
 
 
-class WorkerProtocol(Protocol[Rows, Report]):
+class WorkerProtocol(Protocol[Rows]):
     """An owner of weights that learns, saves itself, and may be lost with the processes that it runs in.
 
     Attributes:
@@ -84,7 +83,7 @@ class WorkerProtocol(Protocol[Rows, Report]):
         """Hold the weights ready for updates for the duration of the block."""
         ...
 
-    def update(self, rows: Rows, *, seed: int) -> Report:
+    def update(self, rows: Rows, *, seed: int) -> UpdateReport:
         """Run the iteration's optimizer steps.
 
         Raises:
@@ -93,7 +92,7 @@ class WorkerProtocol(Protocol[Rows, Report]):
         """
         ...
 
-    def begin_update(self, rows: Rows, *, seed: int) -> Callable[[], Report]:
+    def begin_update(self, rows: Rows, *, seed: int) -> Callable[[], UpdateReport]:
         """Begin with the optimizer steps and return what waits for their end; in this process they are made at once."""
         ...
 
@@ -117,23 +116,30 @@ class WorkerProtocol(Protocol[Rows, Report]):
         """Go back to a snapshot, and start processes that are gone; None starts from the first weights."""
         ...
 
+    def close(self) -> None:
+        """Release everything for good."""
+        ...
 
-class PolicyWorkerProtocol(WorkerProtocol[Mapping[str, Sequence[TrainingRow]], UpdateReport], Protocol):
+
+class PolicyWorkerProtocol(WorkerProtocol[Mapping[str, Sequence[TrainingRow]]], Protocol):
     """One set of policy weights with optimizer and engine, and the agents that speak with it. Updates take rows by agent name.
 
     Attributes:
-        agents: Its agents by name.
         settings: How it learns.
         weights_version: Number of updates that its weights have seen.
         engine: Generates with its weights; awake in :meth:`rollout` and :meth:`ahead` alone.
         sync_seconds: Seconds spent so far on bringing new weights to the engine, as far as this process knows.
     """
 
-    agents: dict[str, Agent]
     settings: PolicyWorkerSettings
     weights_version: int
     engine: Engine
     sync_seconds: float
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """Its agents by name."""
+        ...
 
     @property
     def generates_while_training(self) -> bool:
@@ -165,12 +171,8 @@ class PolicyWorkerProtocol(WorkerProtocol[Mapping[str, Sequence[TrainingRow]], U
         """Return the bytes that it needs on this process's device; None where it runs in other processes."""
         ...
 
-    def close(self) -> None:
-        """Release everything for good."""
-        ...
 
-
-class ValueWorkerProtocol(WorkerProtocol[Sequence[ValueRow], CriticReport], Protocol):
+class ValueWorkerProtocol(WorkerProtocol[Sequence[ValueRow]], Protocol):
     """A critic: value model and optimizer. Updates take rows with the values before the update and the returns.
 
     Attributes:

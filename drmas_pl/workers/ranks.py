@@ -7,7 +7,7 @@ waits for the others. With one rank everything here is the identity.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -32,11 +32,11 @@ def deal(items: Sequence[T], filler: T, *, rank: int, ranks: int) -> list[T]:
     return own + [filler] * (rounds - len(own))
 
 
-def deal_batches(batches: Sequence[TokenBatch], fabric: Fabric) -> list[TokenBatch]:
-    """Return this rank's micro-batches, with masked stand-ins where it has fewer than another one."""
+def deal_batches(batches: Sequence[T], fabric: Fabric, *, masked: Callable[[T], T]) -> list[T]:
+    """Return this rank's micro-batches, with ``masked`` ones where it has fewer than another one."""
     if fabric.world_size == 1 or not batches:
         return list(batches)
-    return deal(batches, masked_like(batches[-1]), rank=fabric.global_rank, ranks=fabric.world_size)
+    return deal(batches, masked(batches[-1]), rank=fabric.global_rank, ranks=fabric.world_size)
 
 
 def masked_like(batch: TokenBatch) -> TokenBatch:

@@ -13,13 +13,13 @@ from drmas_pl.kernels.packed_forward import lays_out_tree
 from drmas_pl.kernels.policy_logprobs import response_logprobs
 from drmas_pl.kernels.prefixes import common_length
 from drmas_pl.models.module_modes import evaluating
-from drmas_pl.workers.ranks import deal_batches, gather_lists
+from drmas_pl.workers.ranks import deal_batches, gather_lists, masked_like
 from drmas_pl.workers.strategies import reshard
 
 
-def chunk_rows(policy: nn.Module | None, rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
-    """Group rows into micro-batches in the way that suits how the policy computes them; see the two functions below."""
-    return chunk_by_beginning(rows, budget) if lays_out_tree(policy) else chunk_by_tokens(rows, budget)
+def chunk_rows(model: nn.Module | None, rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
+    """Group rows into micro-batches in the way that suits how a policy or critic computes them; see the two functions below."""
+    return chunk_by_beginning(rows, budget) if lays_out_tree(model) else chunk_by_tokens(rows, budget)
 
 
 def chunk_by_beginning(rows: Sequence[TrainingRow], budget: int) -> Iterator[list[int]]:
@@ -104,7 +104,7 @@ def score_rows(
 
     # a reference may share layers with a policy that is in training mode
     with evaluating(policy):
-        scored = numbers_of_rows(logp, rows, budget=budget, pad_id=pad_id, fabric=fabric, policy=policy)
+        scored = numbers_of_rows(logp, rows, budget=budget, pad_id=pad_id, fabric=fabric, model=policy)
     reshard(policy)
     return scored
 
@@ -117,7 +117,7 @@ def numbers_of_rows(
     budget: int,
     pad_id: int,
     fabric: Fabric,
-    policy: nn.Module | None = None,
+    model: nn.Module,
 ) -> list[tuple[float, ...]]:
     """Return one number per sampled token of each row, in the order of ``rows``.
 
@@ -127,13 +127,13 @@ def numbers_of_rows(
         budget: Largest number of tokens computed at once, padding included.
         pad_id: Padding id.
         fabric: Knows device and ranks.
-        policy: Decides how rows are grouped, where that depends on how it computes them.
+        model: Computes them, which decides how rows are grouped.
     """
-    chunks = list(chunk_rows(policy, rows, budget))
+    chunks = list(chunk_rows(model, rows, budget))
     batches = [collate([rows[index] for index in chunk], pad_id=pad_id, denominator=1.0) for chunk in chunks]
     found: list[tuple[int, tuple[float, ...]]] = []
     own = chunks[fabric.global_rank :: fabric.world_size]
-    for place, batch in enumerate(deal_batches(batches, fabric)):
+    for place, batch in enumerate(deal_batches(batches, fabric, masked=masked_like)):
         lines = compute(batch.to(fabric.device)).tolist()
         for index, line in zip(own[place] if place < len(own) else (), lines):
             found.append((index, tuple(line[: len(rows[index].response_ids)])))

@@ -7,6 +7,7 @@ of ranks alone. The folder must be on storage that all nodes of the cluster see.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.optim import load_named_state, named_state
+from drmas_pl.workers.learner import LearnerCounters
 from drmas_pl.workers.offload import WorkerOffload
 from drmas_pl.workers.shards import from_share, is_sharded, own_share
 
@@ -28,7 +30,7 @@ class Restorable(Protocol):
         optimizer: Its optimizer, or None.
         offload: Brings weights and optimizer state to the device.
         fabric: Knows the ranks.
-        counters: Names of the attributes that count.
+        counters: What it counts.
     """
 
     # read-only, so that a worker may declare more exact types
@@ -45,7 +47,11 @@ class Restorable(Protocol):
     def fabric(self) -> Fabric: ...
 
     @property
-    def counters(self) -> tuple[str, ...]: ...
+    def counters(self) -> LearnerCounters: ...
+
+    def restore_counters(self, found: Mapping[str, int]) -> None:
+        """Go on counting from what was saved."""
+        ...
 
     def take_over(self) -> None:
         """Bring what generates up to date with the weights."""
@@ -66,7 +72,7 @@ def write_snapshot(worker: Restorable, folder: Path) -> None:
                 name: {key: _own(value) for key, value in values.items()}
                 for name, values in optimizer.items()
             },
-            "counters": {name: getattr(worker, name) for name in worker.counters},
+            "counters": asdict(worker.counters),
         }
         torch.save(state, folder / _file(worker))
 
@@ -86,8 +92,7 @@ def read_snapshot(worker: Restorable, folder: Path) -> None:
                 for name, values in state["optimizer"].items()
             }
             load_named_state(model, worker.optimizer, named)
-        for name in worker.counters:
-            setattr(worker, name, state["counters"][name])
+        worker.restore_counters(state["counters"])
         worker.take_over()
 
 

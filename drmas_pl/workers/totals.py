@@ -33,13 +33,13 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentStep:
-    """One agent's part in one minibatch, over all micro-batches and ranks.
+class PartStep:
+    """One part of a minibatch, such as an agent's rows, over all micro-batches and ranks.
 
     Attributes:
         loss: Its share of the minibatch's loss.
         grad_norm: Norm of its own gradient.
-        sums: Metrics as its objective returned them, with ``drift`` (|log-prob of the policy − engine's|) and ``drift_max``.
+        sums: Metrics as its loss returned them; an agent's have ``drift`` (|log-prob of the policy − engine's|) and ``drift_max``.
     """
 
     loss: float
@@ -48,7 +48,7 @@ class AgentStep:
 
     @property
     def drift(self) -> float:
-        """Mean |log-prob of the policy − engine's| per token."""
+        """Mean |log-prob of the policy − engine's| per token of an agent."""
         return float(self.sums["drift"]) / max(float(self.sums["tokens"]), 1.0)
 
 
@@ -66,7 +66,7 @@ class AgentTotals:
     before: dict[str, Tensor] = field(default_factory=dict)
     steps: Means = field(default_factory=Means)
 
-    def add(self, step: AgentStep, *, stepped: bool) -> None:
+    def add(self, step: PartStep, *, stepped: bool) -> None:
         """Count in a minibatch; ``stepped`` tells whether the optimizer has made a step in this iteration before."""
         self.sums = merge_metrics([self.sums, step.sums])
         if not stepped:

@@ -1,59 +1,56 @@
-"""One iteration's updates: of groups with devices of their own at the same time, of others in turns."""
+"""One iteration's updates: of workers with devices of their own at the same time, of others in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any, TypeVar
 
-from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.protocols import PolicyWorkerProtocol
+from drmas_pl.workers.protocols import WorkerProtocol
+
+Rows = TypeVar("Rows")
+AnyWorker = TypeVar("AnyWorker", bound=WorkerProtocol[Any])
 
 
 def update_workers(
-    groups: Sequence[PolicyWorkerProtocol],
-    rows: Mapping[str, Sequence[TrainingRow]],
+    workers: Sequence[AnyWorker],
+    rows: Mapping[str, Any],
     seeds: Mapping[str, int],
     *,
     begun: Callable[[str, int, int], None] = lambda name, place, count: None,
-    learnt: Callable[[PolicyWorkerProtocol], None] = lambda group: None,
+    learnt: Callable[[AnyWorker], None] = lambda worker: None,
 ) -> dict[str, UpdateReport]:
-    """Run the optimizer steps of every group on its agents' rows.
+    """Run the optimizer steps of every worker on its rows.
 
     Args:
-        groups: Groups that learn.
-        rows: Rows by agent name.
-        seeds: Seed of the shuffle into minibatches by group.
-        begun: Called when a group begins, with its name, its place from 1 on among the groups, and their number.
-        learnt: Called with a group that is asleep again while others may still have to learn.
+        workers: Policy workers, or value workers, that learn.
+        rows: What each of them learns from, by its name.
+        seeds: Seed of the shuffle into minibatches by name.
+        begun: Called when a worker begins, with its name, its place from 1 on among the workers, and their number.
+        learnt: Called with a worker that is asleep again while others may still have to learn.
 
     Returns:
-        Reports by group, in the order of ``groups``.
+        Reports by name, in the order of ``workers``.
 
     Raises:
-        GroupLost: A group on a cluster lost a process.
-        TrainingStopped: Too many minibatches of a group had to be skipped.
+        GroupLost: A worker on a cluster lost a process.
+        TrainingStopped: Too many minibatches of a worker had to be skipped.
     """
     reports: dict[str, UpdateReport] = {}
-    place = {group.name: number for number, group in enumerate(groups, start=1)}
+    place = {worker.name: number for number, worker in enumerate(workers, start=1)}
     with ExitStack() as stack:
         ends = {}
-        for group in groups:
-            if group.owns_devices:
-                begun(group.name, place[group.name], len(groups))
-                stack.enter_context(group.training())
-                ends[group.name] = group.begin_update(_own(group, rows), seed=seeds[group.name])
-        for group in groups:
-            if group.name not in ends:
-                begun(group.name, place[group.name], len(groups))
-                with group.training():
-                    reports[group.name] = group.update(_own(group, rows), seed=seeds[group.name])
-                learnt(group)
+        for worker in workers:
+            if worker.owns_devices:
+                begun(worker.name, place[worker.name], len(workers))
+                stack.enter_context(worker.training())
+                ends[worker.name] = worker.begin_update(rows[worker.name], seed=seeds[worker.name])
+        for worker in workers:
+            if worker.name not in ends:
+                begun(worker.name, place[worker.name], len(workers))
+                with worker.training():
+                    reports[worker.name] = worker.update(rows[worker.name], seed=seeds[worker.name])
+                learnt(worker)
         reports |= {name: finish() for name, finish in ends.items()}
-    return {group.name: reports[group.name] for group in groups}
-
-
-def _own(
-    group: PolicyWorkerProtocol, rows: Mapping[str, Sequence[TrainingRow]]
-) -> dict[str, Sequence[TrainingRow]]:
-    return {agent: rows[agent] for agent in group.agents if agent in rows}
+    return {worker.name: reports[worker.name] for worker in workers}

@@ -12,16 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from drmas_pl.algorithms.token_batch import TokenBatch
-from drmas_pl.cluster.build import actor_groups_of, build_remote_critics, build_remote_groups
-from drmas_pl.cluster.remote import RemotePolicyWorker
-from drmas_pl.cluster.remote_critic import RemoteValueWorker
+from drmas_pl.cluster.build import actor_groups_of, build_remote_workers
+from drmas_pl.cluster.remote import RemotePolicyWorker, RemoteValueWorker
 from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.types import Completion, GenerationRequest, Task
-from drmas_pl.workers.build import plan_groups
-from drmas_pl.workers.build_critics import plan_critics
+from drmas_pl.workers.build import plan_critics, plan_groups
 from tests.helpers.toy import EvenEnv, Speaker, load, make_bindings, make_engine
 
 
@@ -74,16 +72,14 @@ def remote_team(
     bindings = make_bindings(**groups)
     plans = plan_groups(bindings, sharing=sharing, iterations=iterations)
     judges = plan_critics(bindings, iterations=iterations, **critics) if critics else []
-    names = [*(plan.name for plan in plans), *(plan.label for plan in judges)]
-    pool = RayResourcePool(
-        settings,
-        names,
-        together=[[plan.name for plan in members] for members in actor_groups_of(plans, sharing)],
-    )
+    groups = [[plan.name for plan in members] for members in actor_groups_of(plans, sharing)]
+    pool = RayResourcePool(settings, [*groups, *([plan.label] for plan in judges)])
     lora = LoraSettings() if sharing == "lora" else None
     try:
-        made = build_remote_groups(plans, pool, load=load, engine=engine, accelerator="cpu", lora=lora)
-        yield made, build_remote_critics(judges, pool, load=load, accelerator="cpu")
+        made = build_remote_workers(
+            RemotePolicyWorker, plans, pool, load=load, engine=engine, accelerator="cpu", lora=lora
+        )
+        yield made, build_remote_workers(RemoteValueWorker, judges, pool, load=load, accelerator="cpu")
     finally:
         pool.close()
 

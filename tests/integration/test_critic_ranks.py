@@ -55,7 +55,8 @@ def learn(fabric: Fabric, folder: Path, updates: int = 2) -> dict[str, Any]:
             ValueRow(row, values, tuple(float(i % 2) for i in row.response_ids))
             for row, values in zip(rows, critic.values(rows))
         ]
-        reports.append(critic.update(lines, seed=update))
+        with critic.training():
+            reports.append(critic.update(lines, seed=update))
         critic.save(folder / str(update))
         critic = build(fabric)
         critic.load(folder / str(update))

@@ -17,9 +17,9 @@ from drmas_pl.optim import OptimizerSettings
 from drmas_pl.tools.train import main
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
-from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import build_critics
+from drmas_pl.workers.build import AgentBinding, build_critics
 from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.losses import ValueLoss
 from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.runs import StopAt, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
@@ -114,6 +114,7 @@ def test_critics_are_in_checkpoints_and_metrics(tmp_path: Path) -> None:
     newest = tmp_path / "checkpoints" / "iteration-000002" / "critics"
     assert sorted(path.name for path in newest.iterdir()) == ["editor", "writer"]
     assert json.loads((newest / "editor" / "critic.json").read_text()) == {
+        "weights_version": 2,
         "agents": ["editor"],
         "steps": 4,
         "planned_steps": 4,
@@ -166,10 +167,13 @@ def test_values_without_critics_are_refused_before_anything_is_played(tmp_path: 
 
 
 def test_a_critic_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: ValueWorker, *args: Any) -> tuple[float, float]:
-        return float("nan"), 0.0
+    compute = ValueLoss.compute
 
-    monkeypatch.setattr(ValueWorker, "_accumulate", broken)
+    def broken(self: ValueLoss, *args: Any) -> dict[str, Tensor]:
+        found = compute(self, *args)
+        return {**found, "loss": found["loss"] * float("nan")}
+
+    monkeypatch.setattr(ValueLoss, "compute", broken)
     settings = ValueWorkerSettings(max_skips=1)
     with pytest.raises(Exception, match="critic 'shared' skipped 1 minibatches in a row"):
         run(tmp_path, settings=settings)

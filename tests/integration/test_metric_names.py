@@ -14,8 +14,7 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.trainer.metric_registry import SECTIONS
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import build_critics
+from drmas_pl.workers.build import AgentBinding, build_critics
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.metric_names import explained, unregistered

@@ -85,7 +85,7 @@ def test_two_ranks_learn_what_one_learns(
                 expected.skipped,
                 expected.rows,
             )
-            assert report.group == pytest.approx(expected.group, rel=1e-4, abs=1e-6)
+            assert report.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
             for agent, metrics in expected.agents.items():
                 assert report.agents[agent] == pytest.approx(metrics, rel=1e-3, abs=1e-5)
         for line, expected_line in zip(found["scores"], alone["scores"], strict=True):

@@ -140,7 +140,7 @@ def test_a_rank_without_rows_of_one_role(tmp_path: Path) -> None:
         groups["shared"].save(tmp_path / "there")
     here.save(tmp_path / "here")
     assert (report.steps, report.rows, report.skipped) == (expected.steps, expected.rows, expected.skipped)
-    assert report.group == pytest.approx(expected.group, rel=1e-4, abs=1e-6)
+    assert report.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
     for agent, metrics in expected.agents.items():
         assert report.agents[agent] == pytest.approx(metrics, rel=1e-3, abs=1e-5)
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("there", "here"))
@@ -179,7 +179,7 @@ def test_a_stuck_stage_is_named_and_ends_the_run(tmp_path: Path) -> None:
     settings = ClusterSettings(ranks=1, gpus_per_rank=0, repeats=0)
     with remote_groups(settings, engine=Silent, names=("writer", "editor")) as groups:
         for group in groups.values():
-            group.watch.timeout = 5.0
+            group.monitor.timeout = 5.0
         with pytest.raises(
             TrainingStopped,
             match=r"generation of worker group 'writer' \(agents writer; tasks held-0, held-1\) did not end",
@@ -211,12 +211,12 @@ def test_a_group_of_one_rank_starts_anew(tmp_path: Path) -> None:
 def test_groups_sit_where_they_are_told() -> None:
     own = ClusterSettings(ranks=1, colocate=False, groups={"editor": WorkerRanks(ranks=2)})
     with remote_groups(own) as groups:
-        gpus = {name: [fact.gpus for fact in group.facts] for name, group in groups.items()}
+        gpus = {name: [info.gpus for info in group.infos] for name, group in groups.items()}
         assert [len(gpus["writer"]), len(gpus["editor"])] == [1, 2]
         assert len({gpu for ranks in gpus.values() for (gpu,) in ranks}) == 3
         assert "2 ranks, ddp, cpu on" in groups["editor"].describe() and "GPU" in groups["editor"].describe()
     with remote_groups(replace(own, colocate=True)) as groups:
-        (writer,), editor = ([fact.gpus for fact in groups[name].facts] for name in ("writer", "editor"))
+        (writer,), editor = ([info.gpus for info in groups[name].infos] for name in ("writer", "editor"))
         assert writer == editor[0] != editor[1]
 
 
@@ -225,9 +225,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_scheduled() -> None:
         ConfigError,
         match=r"ask for 5 places with 1 CPU and 1 GPU each \(ranks: a 5, b 5\).*1 node\(s\) with 8 CPU and 4 GPU",
     ):
-        RayResourcePool(ClusterSettings(ranks=5), ["a", "b"])
+        RayResourcePool(ClusterSettings(ranks=5), [["a"], ["b"]])
     with pytest.raises(ConfigError, match="ask for 10 places with 1 CPU each"):
-        RayResourcePool(ClusterSettings(ranks=5, colocate=False, gpus_per_rank=0), ["a", "b"])
+        RayResourcePool(ClusterSettings(ranks=5, colocate=False, gpus_per_rank=0), [["a"], ["b"]])
 
 
 def test_a_worker_computes_where_the_driver_does(tmp_path: Path) -> None:

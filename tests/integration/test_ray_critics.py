@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from drmas_pl.algorithms.gae_estimator import GaeEstimator
-from drmas_pl.cluster.remote_critic import RemoteValueWorker
+from drmas_pl.cluster.remote import RemoteValueWorker
 from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import ConfigError, GroupLost
 from drmas_pl.workers.learner import UpdateSettings
@@ -76,12 +76,12 @@ def test_critics_learn_what_they_learn_here(tmp_path: Path) -> None:
     """Also over a checkpoint, in both directions."""
     whole = run_here(tmp_path / "whole")
     part = run_here(tmp_path / "here", callbacks=[StopAt(2)])
-    # a critic may have the name of a group, and its seats are its own
+    # a critic may have the name of a group, and its places are its own
     own = settings(groups={"critic-shared": WorkerRanks(ranks=1)})
     with remote_team(own, critics={"sharing": "shared", "settings": FAST}, **GROUPS) as team:
         (critic,) = team[1].values()
         assert (
-            len(critic.facts) == 1 and critic.parameter_count > 1000 and "1 rank, cpu on" in critic.describe()
+            len(critic.infos) == 1 and critic.parameter_count > 1000 and "1 rank, cpu on" in critic.describe()
         )
         assert_same_course(fit(tmp_path / "there", team, callbacks=[StopAt(2)]), part)
         assert_close(judges(tmp_path / "there", 2), judges(tmp_path / "here", 2))
@@ -162,7 +162,7 @@ def test_critics_that_die_are_replaced_and_the_run_is_the_same(
 
 def test_a_lost_critic_is_named_and_groups_of_nobody_are_refused() -> None:
     with remote_team(settings(ranks=1), critics={"sharing": "shared"}, names=("writer",)) as (_, critics):
-        critics["shared"].crew.abandon()
+        critics["shared"].actor_group.abandon()
         with pytest.raises(GroupLost, match="critic 'shared' has lost its processes; restore it first"):
             critics["shared"].values([])
     with (

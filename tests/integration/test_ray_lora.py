@@ -68,8 +68,8 @@ def test_two_adapters_on_two_ranks_learn_what_this_process_learns(tmp_path: Path
     part = run_here(tmp_path / "here", groups=LEARNING, callbacks=[StopAt(2)])
     with remote_groups(ClusterSettings(ranks=2, colocate=False), **LEARNING) as groups:
         writer, editor = groups.values()
-        assert writer.actors == editor.actors and [fact.gpus for fact in writer.facts] == [
-            fact.gpus for fact in editor.facts
+        assert writer.actors == editor.actors and [info.gpus for info in writer.infos] == [
+            info.gpus for info in editor.infos
         ]
         assert not writer.owns_devices and writer.parameter_count == editor.parameter_count < 100_000
         assert_same_course(fit(tmp_path / "there", groups, callbacks=[StopAt(2)]), part)
@@ -125,11 +125,8 @@ def test_a_frozen_agent_speaks_with_the_base_of_the_others(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_is_refused_before_anything_is_started() -> None:
-    together = [["a", "b"]]
     with pytest.raises(ConfigError, match=r"ask for 9 places with 1 CPU each \(ranks: a\+b 9\)"):
-        RayResourcePool(
-            ClusterSettings(ranks=9, colocate=False, gpus_per_rank=0), ["a", "b"], together=together
-        )
+        RayResourcePool(ClusterSettings(ranks=9, colocate=False, gpus_per_rank=0), [["a", "b"]])
     settings = ClusterSettings(ranks=2, gpus_per_rank=0, groups={"editor": WorkerRanks(ranks=1)})
     with (
         pytest.raises(ConfigError, match="groups on one base model share their ranks"),

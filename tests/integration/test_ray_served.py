@@ -143,7 +143,7 @@ def test_the_server_sees_the_gpus_of_all_ranks_and_no_more_than_these_can_be_ask
         for name, group in groups.items():
             with group.rollout():
                 ((_, ((_, start), *_)),) = calls(folder / name).items()
-                assert start["gpus"] == ",".join(gpu for fact in group.facts for gpu in fact.gpus)
+                assert start["gpus"] == ",".join(gpu for info in group.infos for gpu in info.gpus)
                 assert len(set(start["gpus"].split(","))) == 2
             group.close()
     wide = functools.partial(

@@ -124,8 +124,8 @@ def test_each_agent_gets_its_own_optimizer_state_and_rate_back(tmp_path: Path) -
             if g.optimizer is not None
         )
         assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)
-        assert group.planned_steps == stopped.groups[name].planned_steps > 0
-        rates = {each.set_rate(each.planned_steps) for each in (group, stopped.groups[name])}
+        assert group.counters.planned_steps == stopped.groups[name].counters.planned_steps > 0
+        rates = {each.learner.rate.set(each.counters.planned_steps) for each in (group, stopped.groups[name])}
         assert len(rates) == 1 and rates != {group.settings.optimizer.lr}
     first, second = (
         named_state(group.policy, group.optimizer) for group in groups.values() if group.optimizer is not None

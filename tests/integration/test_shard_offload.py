@@ -70,7 +70,7 @@ def course(fabric: Fabric, offload: Any, folder: Path) -> dict[str, Any]:
     with twin.training():
         twin.update(ROWS, seed=6)
     with group.offload.present("weights", "optimizer"), twin.offload.present("weights", "optimizer"):
-        return {"held": held, "state": state_of(group), "twin": state_of(twin), "steps": group.steps}
+        return {"held": held, "state": state_of(group), "twin": state_of(twin), "steps": group.counters.steps}
 
 
 def courses(fabric: Fabric, folder: Path) -> dict[str, dict[str, Any]]:

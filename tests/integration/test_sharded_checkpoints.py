@@ -67,7 +67,7 @@ def read(fabric: Fabric, folder: Path) -> dict[str, Any]:
     """Go on from a checkpoint."""
     group = group_of(fabric)
     group.load(folder / "groups" / "writer")
-    found = {"saved": state_of(group), "steps": group.steps, "version": group.engine.weights_version}
+    found = {"saved": state_of(group), "steps": group.counters.steps, "version": group.engine.weights_version}
     learn(group)
     return {**found, "next": state_of(group)}
 
@@ -173,16 +173,19 @@ def teach(fabric: Fabric, folder: Path) -> dict[str, Any]:
         ValueRow(row, (0.0,) * len(row.response_ids), (1.0,) * len(row.response_ids))
         for row in test_critic_ranks.make_rows()
     ]
-    critic.update(lines, seed=0)
+    with critic.training():
+        critic.update(lines, seed=0)
     without_gathering(critic.save, folder)
     (folder.parent / "blocked").mkdir(exist_ok=True)
     (folder.parent / "blocked" / "shards").touch()
     with pytest.raises(CheckpointError, match=r"shards cannot be written to .*blocked: rank 0: "):
         critic.save(folder.parent / "blocked")
-    critic.update(lines, seed=1)
+    with critic.training():
+        critic.update(lines, seed=1)
     other = test_critic_ranks.build(fabric)
     other.load(folder)
-    other.update(lines, seed=1)
+    with other.training():
+        other.update(lines, seed=1)
     return {
         "values": critic.values(test_critic_ranks.make_rows()),
         "again": other.values(test_critic_ranks.make_rows()),
@@ -195,7 +198,7 @@ def test_critics_are_written_in_shares_too(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "critic").iterdir()) == ["critic.json", "shards"]
     alone = test_critic_ranks.build(Fabric(**ALONE))
     alone.load(tmp_path / "critic")
-    assert alone.steps == 2
+    assert alone.counters.steps == 2
 
 
 def test_a_group_that_is_not_sharded_has_nothing_to_write_in_shares(tmp_path: Path) -> None:

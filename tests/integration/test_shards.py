@@ -69,7 +69,7 @@ def sharded(fabric: Fabric, folder: Path) -> dict[str, Any]:
         "kept": kept,
         "moved": moved,
         "restored": state_of(group),
-        "steps": group.steps,
+        "steps": group.counters.steps,
         "engine": group.engine.weights_version,
     }
 
@@ -105,6 +105,6 @@ def test_one_rank_keeps_the_state_of_a_group_that_is_not_sharded(tmp_path: Path)
     learn(group)
     read_snapshot(group, tmp_path)
     assert_equal(state_of(group), start)
-    assert (group.steps, group.weights_version) == (0, 0) and [path.name for path in tmp_path.iterdir()] == [
-        "rank0.pt"
-    ]
+    assert (group.counters.steps, group.weights_version) == (0, 0) and [
+        path.name for path in tmp_path.iterdir()
+    ] == ["rank0.pt"]

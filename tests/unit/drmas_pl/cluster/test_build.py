@@ -15,8 +15,8 @@ def plans(sharing: Sharing, **binding: dict[str, object]) -> list[PolicyWorkerPl
     return plan_groups(make_bindings(("writer", "editor", "reader"), binding=binding), sharing=sharing)
 
 
-def names(crews: list[tuple[PolicyWorkerPlan, ...]]) -> list[list[str]]:
-    return [[plan.name for plan in members] for members in crews]
+def names(groups: list[tuple[PolicyWorkerPlan, ...]]) -> list[list[str]]:
+    return [[plan.name for plan in members] for members in groups]
 
 
 def test_groups_on_one_base_model_share_processes() -> None:

@@ -1,4 +1,4 @@
-"""Processes of a crew start, end and fail together."""
+"""Processes of an actor group start, end and fail together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.cluster.process import RankInfo, RankProcess
-from drmas_pl.cluster.ray_actor_group import RayActorGroup, RemoteWorker
+from drmas_pl.cluster.rank import RankInfo
+from drmas_pl.cluster.ray_actor_group import RayActorGroup
+from drmas_pl.cluster.remote import RemoteWorker
 from drmas_pl.errors import GroupLost
+from drmas_pl.workers.build import PolicyWorkerPlan
+from drmas_pl.workers.policy_worker import PolicyWorkerSettings
+
+Remote = RemoteWorker[Any, Any]
 
 
 class Actor:
@@ -31,15 +36,15 @@ class Actor:
 
 
 class Pool:
-    """Two seats for every crew."""
+    """Two places for every actor group."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []
-        self.seating = SimpleNamespace(seats={"a+b": (0, 1)})
+        self.placement = SimpleNamespace(assignments={"a+b": (0, 1)})
         self.done = True
 
-    def start(self, crew: str, kind: type[Any], *, members: int) -> list[Actor]:
-        self.diary.append(f"start {crew} for {members}")
+    def start(self, actor_group: str, *, members: int) -> list[Actor]:
+        self.diary.append(f"start {actor_group} for {members}")
         return [Actor(rank, self.diary) for rank in range(2)]
 
     def end(self, actors: Sequence[Actor]) -> None:
@@ -51,8 +56,6 @@ class Pool:
 
 class StageMonitor:
     """Returns what is pending, or raises what it was given."""
-
-    kind = "worker group"
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -69,30 +72,34 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def pair(pool: Pool) -> tuple[RemoteWorker, RemoteWorker]:
-    """Two members of one crew."""
+def pair(pool: Pool) -> tuple[Remote, Remote]:
+    """Two members of one actor group."""
     made: Any = pool
-    crew, watch = (
-        RayActorGroup(["a", "b"], SimpleNamespace(parallel="ddp"), pool=made, kind=RankProcess),
-        StageMonitor(),
-    )  # type: ignore[arg-type]
-    first, second = (RemoteWorker(name, crew=crew, watch=watch, max_retries=2) for name in "ab")  # type: ignore[arg-type]
+    spec: Any = SimpleNamespace(parallel="ddp")
+    actor_group = RayActorGroup(["a", "b"], spec, pool=made)
+    settings = PolicyWorkerSettings()
+    first, second = (
+        RemoteWorker(
+            PolicyWorkerPlan(name, "tiny", (), settings), actor_group=actor_group, timeout=1.0, max_retries=2
+        )
+        for name in "ab"
+    )
+    monitor: Any = StageMonitor()
+    first.monitor = second.monitor = monitor
     return first, second
 
 
-def test_members_of_a_crew_meet_once(pool: Pool, pair: tuple[RemoteWorker, RemoteWorker]) -> None:
+def test_members_of_an_actor_group_meet_once(pool: Pool, pair: tuple[Remote, Remote]) -> None:
     first, second = pair
     first.wait()
     second.wait()
     assert (
         pool.diary.count("start a+b for 2") == 1 and sum(line.startswith("join") for line in pool.diary) == 2
     )
-    assert len(second.facts) == 2 and second.describe() == "2 ranks, ddp, cpu on here, here"
+    assert len(second.infos) == 2 and second.describe() == "2 ranks, ddp, cpu on here, here"
 
 
-def test_every_member_asks_for_itself(
-    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path
-) -> None:
+def test_every_member_asks_for_itself(pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path) -> None:
     pool.diary.clear()
     pair[0].save(tmp_path)
     pair[1].snapshot(tmp_path)
@@ -100,17 +107,17 @@ def test_every_member_asks_for_itself(
 
 
 def test_a_loss_is_that_of_all_and_so_is_the_return(
-    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path
+    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path
 ) -> None:
     first, second = pair
-    watch: Any = first.watch
-    watch.error = GroupLost("a lost a process")
+    monitor: Any = first.monitor
+    monitor.error = GroupLost("a lost a process")
     with pytest.raises(GroupLost, match="a lost a process"):
         first.save(tmp_path)
     assert first.lost and second.lost
     with pytest.raises(GroupLost, match="worker group 'b' has lost its processes; restore it first"):
         second.save(tmp_path)
-    watch.error = None
+    monitor.error = None
     pool.diary.clear()
     first.restore(None)
     second.restore(tmp_path)
@@ -120,18 +127,18 @@ def test_a_loss_is_that_of_all_and_so_is_the_return(
 
 @pytest.mark.parametrize(("done", "lost"), [(True, False), (False, True)])
 def test_an_error_ends_ranks_that_would_wait_for_ever(
-    pool: Pool, pair: tuple[RemoteWorker, RemoteWorker], tmp_path: Path, done: bool, lost: bool
+    pool: Pool, pair: tuple[Remote, Remote], tmp_path: Path, done: bool, lost: bool
 ) -> None:
     pool.done = done
-    watch: Any = pair[0].watch
-    watch.error = MemoryError("too little")
+    monitor: Any = pair[0].monitor
+    monitor.error = MemoryError("too little")
     with pytest.raises(MemoryError):
         pair[0].save(tmp_path)
     assert pair[1].lost is lost
 
 
-def test_the_last_member_ends_the_processes(pool: Pool, pair: tuple[RemoteWorker, RemoteWorker]) -> None:
-    pair[0].crew.release("a")
+def test_the_last_member_ends_the_processes(pool: Pool, pair: tuple[Remote, Remote]) -> None:
+    pair[0].actor_group.release("a")
     assert not pair[1].lost
-    pair[0].crew.release("b")
+    pair[0].actor_group.release("b")
     assert pair[1].lost and pool.diary[-1] == "end 2"

@@ -121,7 +121,7 @@ def test_the_block_sparse_kernel_equals_the_plain_path(
     monkeypatch.setattr(module, "tree_kernel", lambda policy: "blocks")
     with flex_gradients_on_cpu():
         assert packs(policy) and lays_out_tree(policy)
-        inputs = module._inputs(policy, batch)
+        inputs = module.lay_out_rows(policy, batch)
         assert inputs.input_ids.shape[0] == 1 and inputs.input_ids.shape[1] % 128 == 0
         assert_equal(run(policy, batch), expected)
 
@@ -180,9 +180,9 @@ def test_a_masked_stand_in_computes_nothing_but_has_a_gradient() -> None:
 
 def test_attention_dropout_keeps_to_attention_that_has_it() -> None:
     policy, batch = wide_policy(attention_dropout=0.5), make_batch(0)
-    assert module._inputs(policy, batch).attend is not None
+    assert module.lay_out_rows(policy, batch).attend is not None
     policy.train()
-    inputs = module._inputs(policy, batch)
+    inputs = module.lay_out_rows(policy, batch)
     assert inputs.attend is None and inputs.input_ids.shape[0] == len(batch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,8 +23,9 @@ from drmas_pl.parsing import Parsed
 from drmas_pl.trainer.checks import check_critics
 from drmas_pl.trainer.iteration import apply_kl_penalty, compute_values, update_critics, warmup
 from drmas_pl.trainer.metrics import critic_metrics
+from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.policy_worker import PolicyWorkerSettings
-from drmas_pl.workers.value_worker import CriticReport, ValueWorkerSettings
+from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 
@@ -31,7 +33,10 @@ from tests.helpers.toy import Speaker
 class Counter:
     """Values every token with its position, and remembers its updates."""
 
-    def __init__(self, *agents: str, warmup: int = 0) -> None:
+    owns_devices = False
+
+    def __init__(self, *agents: str, warmup: int = 0, name: str = "") -> None:
+        self.name = name
         self.agents = frozenset(agents)
         self.settings = ValueWorkerSettings(warmup=warmup)
         self.updates: list[tuple[list[ValueRow], int]] = []
@@ -42,9 +47,12 @@ class Counter:
             for row in rows
         ]
 
-    def update(self, rows: Sequence[ValueRow], *, seed: int) -> CriticReport:
+    def training(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def update(self, rows: Sequence[ValueRow], *, seed: int) -> UpdateReport:
         self.updates.append((list(rows), seed))
-        return CriticReport(steps=2, skipped=1, metrics={"value_loss": 0.5})
+        return UpdateReport(steps=2, skipped=1, metrics={"value_loss": 0.5})
 
 
 class Group:
@@ -82,7 +90,7 @@ def test_trained_turns_get_the_values_of_their_agents_critic(table: TurnBatch) -
 
 
 def test_critics_learn_the_returns_of_the_turns_that_they_valued(table: TurnBatch) -> None:
-    critics: Any = {"one": Counter("S", "V"), "two": Counter("W")}
+    critics: Any = {"one": Counter("S", "V", name="one"), "two": Counter("W", name="two")}
     known = compute_values(table, critics)
     advantage = GaeEstimator(whitening="none")(known)
     reports = update_critics(known, advantage, critics, seed=7)

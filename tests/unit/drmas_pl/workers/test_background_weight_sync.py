@@ -53,8 +53,8 @@ def groups(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> dict[str, PolicyW
 
 
 def learn(groups: dict[str, PolicyWorker], *, idle: bool = True) -> None:
-    with BackgroundWeightSync(idle=idle) as handover:
-        update_workers(list(groups.values()), {}, SEEDS, learnt=handover.begin)
+    with BackgroundWeightSync(idle=idle) as sync:
+        update_workers(list(groups.values()), {name: {} for name in groups}, SEEDS, learnt=sync.begin)
 
 
 def test_one_groups_weights_travel_while_the_next_learns(
@@ -91,14 +91,14 @@ def test_there_is_one_sync_per_update_and_none_when_the_rollout_opens(
                 assert engine.weights_version == group.weights_version
     for group in groups.values():
         assert len(group.engine.threads) == 3 and all(
-            name.startswith("handover") for name in group.engine.threads
+            name.startswith("weight-sync") for name in group.engine.threads
         )  # type: ignore[attr-defined]
         assert group.sync_seconds > 0
 
 
 def test_a_group_that_has_not_changed_is_left_alone(groups: dict[str, PolicyWorker]) -> None:
-    with BackgroundWeightSync(idle=True) as handover:
-        handover.begin(groups["writer"])
+    with BackgroundWeightSync(idle=True) as sync:
+        sync.begin(groups["writer"])
     assert groups["writer"].engine.threads == []  # type: ignore[attr-defined]
 
 
@@ -137,6 +137,6 @@ def test_an_error_while_groups_learn_is_not_hidden(
 
     monkeypatch.setattr(groups["writer"].engine, "sync", fail)
     groups["writer"].weights_version = 1
-    with pytest.raises(ZeroDivisionError), BackgroundWeightSync(idle=True) as handover:
-        handover.begin(groups["writer"])
+    with pytest.raises(ZeroDivisionError), BackgroundWeightSync(idle=True) as sync:
+        sync.begin(groups["writer"])
         raise ZeroDivisionError

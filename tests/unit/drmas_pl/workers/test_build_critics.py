@@ -11,8 +11,7 @@ from lightning.fabric import Fabric
 from drmas_pl.errors import ConfigError
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.testing import tiny_policy
-from drmas_pl.workers.build import AgentBinding
-from drmas_pl.workers.build_critics import build_critics
+from drmas_pl.workers.build import AgentBinding, build_critics
 from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
 from tests.helpers.toy import Speaker, load
 

@@ -151,7 +151,9 @@ def test_agent_norms_are_those_of_their_own_gradients_which_add_up(
     for name, part in own.items():
         assert report.agents[name]["grad_norm"] == pytest.approx(float(part.norm()), rel=1e-5)
     close(gradient, own["writer"] + own["editor"])
-    assert report.group["grad_norm"] == pytest.approx(float((own["writer"] + own["editor"]).norm()), rel=1e-5)
+    assert report.metrics["grad_norm"] == pytest.approx(
+        float((own["writer"] + own["editor"]).norm()), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(("limit", "clipped"), [(0.01, 1.0), (1e6, 0.0)])
@@ -162,8 +164,8 @@ def test_the_group_gradient_is_clipped_to_its_limit(
     norms: list[float] = []
     group.optimizer.optimizer.register_step_pre_hook(lambda *_: norms.append(float(flat(group).norm())))  # type: ignore[union-attr]
     report = train(group, rows)
-    assert norms == [pytest.approx(min(limit, report.group["grad_norm"]), rel=1e-4)]
-    assert report.group["clipped"] == clipped
+    assert norms == [pytest.approx(min(limit, report.metrics["grad_norm"]), rel=1e-4)]
+    assert report.metrics["clipped"] == clipped
 
 
 @pytest.mark.parametrize(("updates", "epochs", "steps"), [(1, 1, 1), (5, 1, 5), (2, 3, 6), (99, 1, 14)])
@@ -175,7 +177,12 @@ def test_minibatches_and_epochs_give_that_many_steps(
         agent={"objective": {"entropy_coef": 0.1}},
     )
     report = train(group, rows)
-    assert (report.steps, group.steps, report.rows, group.weights_version) == (steps, steps, 14 * epochs, 1)
+    assert (report.steps, group.counters.steps, report.rows, group.weights_version) == (
+        steps,
+        steps,
+        14 * epochs,
+        1,
+    )
 
 
 def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
@@ -184,10 +191,10 @@ def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
     def batches(seed: int) -> list[list[int]]:
         seen: list[list[int]] = []
 
-        def step(group: PolicyWorker, minibatch: list[TrainingRow], progress: object) -> None:
+        def step(learner: object, minibatch: list[TrainingRow], *rest: object) -> None:
             seen.append([everything.index(row) for row in minibatch])
 
-        monkeypatch.setattr("drmas_pl.workers.learner._step", step)
+        monkeypatch.setattr("drmas_pl.workers.learner.Learner._step", step)
         train(shared(update=UpdateSettings(updates_per_iteration=3, epochs=2)), rows, seed)
         return seen
 
@@ -201,7 +208,7 @@ def test_every_row_is_in_one_minibatch_of_each_epoch_and_the_seed_decides_which(
 def test_the_rate_follows_the_schedule_step_by_step(shared: Build, rows: Rows) -> None:
     optimizer = OptimizerSettings(lr=0.1, schedule="linear")
     group = shared(update=UpdateSettings(updates_per_iteration=2), optimizer=optimizer, iterations=2)
-    rates = [train(group, rows).group["lr"] for _ in range(2)]
+    rates = [train(group, rows).metrics["lr"] for _ in range(2)]
     assert rates == pytest.approx([(0.1 + 0.075) / 2, (0.05 + 0.025) / 2])
 
 
@@ -219,14 +226,14 @@ def test_the_schedule_goes_on_where_no_step_is_made(
         "skipped": {name: [replace(row, advantage=math.nan) for row in own] for name, own in rows.items()},
     }[kind]
     group = build()
-    assert train(group, rows).group["lr"] == pytest.approx((0.1 + 0.0875) / 2)
+    assert train(group, rows).metrics["lr"] == pytest.approx((0.1 + 0.0875) / 2)
     assert train(group, without).steps == 0
     group.save(tmp_path)
     resumed = build()
     resumed.load(tmp_path)
-    assert (resumed.steps, resumed.planned_steps) == (2, 4)
+    assert (resumed.counters.steps, resumed.counters.planned_steps) == (2, 4)
     for _ in range(2):
-        rates = [train(each, rows).group["lr"] for each in (group, resumed)]
+        rates = [train(each, rows).metrics["lr"] for each in (group, resumed)]
     assert rates == pytest.approx([(0.025 + 0.0125) / 2] * 2)
 
 
@@ -241,7 +248,7 @@ def test_groups_saved_before_steps_were_planned_go_on_where_they_were(
     (tmp_path / "group.json").write_text(json.dumps(record))
     resumed = shared()
     resumed.load(tmp_path)
-    assert resumed.planned_steps == 1
+    assert resumed.counters.planned_steps == 1
 
 
 @pytest.mark.parametrize("split", [{"updates_per_iteration": 5}, {"micro_batch_tokens": 20}])
@@ -459,7 +466,12 @@ def test_a_non_finite_minibatch_is_skipped_dumped_and_counted(
     group = shared(update=UpdateSettings(dump_folder=str(tmp_path), micro_batch_tokens=1))
     before = [p.clone() for p in group.policy.parameters()]
     report = train(group, poison(rows, *advantages))
-    assert (report.steps, report.skipped, group.skipped_in_a_row, group.weights_version) == (0, 1, 1, 0)
+    assert (report.steps, report.skipped, group.counters.skipped_in_a_row, group.weights_version) == (
+        0,
+        1,
+        1,
+        0,
+    )
     assert all(torch.equal(p, q) for p, q in zip(group.policy.parameters(), before))
     (dump,) = tmp_path.iterdir()
     assert dump.name == "shared-step0-skip1.pt" and len(torch.load(dump)) == 14
@@ -471,7 +483,7 @@ def test_metrics_of_skipped_minibatches_do_not_spoil_the_means(shared: Build, ro
     assert (report.steps, report.skipped) == (6, 1)
     assert all(
         math.isfinite(value)
-        for values in (report.group, *report.agents.values())
+        for values in (report.metrics, *report.agents.values())
         for value in values.values()
     )
 
@@ -482,7 +494,7 @@ def test_too_many_skips_in_a_row_stop_the_run_and_a_good_step_forgives(
     group = shared(update=UpdateSettings(max_skips=2, dump_folder=str(tmp_path)))
     train(group, poison(rows))
     train(group, rows)
-    assert group.skipped_in_a_row == 0
+    assert group.counters.skipped_in_a_row == 0
     train(group, poison(rows))
     with pytest.raises(
         TrainingStopped,

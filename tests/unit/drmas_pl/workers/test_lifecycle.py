@@ -24,7 +24,7 @@ FORBIDDEN = [pair for pair in product(State, State) if pair not in ALLOWED]
 
 
 def at(state: State) -> Lifecycle:
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     lifecycle.state = state
     return lifecycle
 
@@ -46,7 +46,7 @@ def test_forbidden_transitions_name_group_and_both_states(before: State, after: 
 
 def test_hooks_are_called_in_order_with_both_states_before_the_change() -> None:
     calls: list[tuple[str, State, State, State]] = []
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     lifecycle.hooks += [
         lambda *pair, name=name: calls.append((name, *pair, lifecycle.state)) for name in ("first", "second")
     ]
@@ -58,7 +58,7 @@ def test_hooks_are_called_in_order_with_both_states_before_the_change() -> None:
 
 def test_hooks_do_not_see_forbidden_transitions() -> None:
     calls: list[object] = []
-    lifecycle = Lifecycle("solver", hooks=[lambda *pair: calls.append(pair)])
+    lifecycle = Lifecycle("worker group 'solver'", hooks=[lambda *pair: calls.append(pair)])
     with pytest.raises(LifecycleError):
         lifecycle.move(State.ASLEEP)
     assert not calls
@@ -66,14 +66,14 @@ def test_hooks_do_not_see_forbidden_transitions() -> None:
 
 @pytest.mark.parametrize("state", [State.ROLLOUT, State.TRAINING, State.AHEAD])
 def test_an_exception_inside_a_phase_ends_it(state: State) -> None:
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     with pytest.raises(ZeroDivisionError), lifecycle.phase(state):
         raise ZeroDivisionError
     assert lifecycle.state is State.ASLEEP
 
 
 def test_phases_do_not_nest() -> None:
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     with lifecycle.phase(State.ROLLOUT):
         with pytest.raises(LifecycleError, match="from rollout to training"), lifecycle.phase(State.TRAINING):
             pass
@@ -81,7 +81,7 @@ def test_phases_do_not_nest() -> None:
 
 
 def test_a_group_learns_while_its_engine_generates_ahead_and_nothing_else_does() -> None:
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     with lifecycle.phase(State.AHEAD):
         with lifecycle.phase(State.TRAINING):
             assert lifecycle.state is State.TRAINING
@@ -92,7 +92,7 @@ def test_a_group_learns_while_its_engine_generates_ahead_and_nothing_else_does()
 
 
 def test_a_phase_does_not_end_before_the_one_inside_it() -> None:
-    lifecycle = Lifecycle("solver")
+    lifecycle = Lifecycle("worker group 'solver'")
     outer = lifecycle.phase(State.AHEAD)
     outer.__enter__()
     with (
@@ -104,5 +104,5 @@ def test_a_phase_does_not_end_before_the_one_inside_it() -> None:
 
 def test_require_names_what_is_and_what_must_be() -> None:
     with pytest.raises(LifecycleError, match="'solver' is asleep but must be training"):
-        Lifecycle("solver").require(State.TRAINING)
+        Lifecycle("worker group 'solver'").require(State.TRAINING)
     at(State.TRAINING).require(State.TRAINING)

@@ -62,7 +62,9 @@ def test_each_state_holds_what_it_needs(
         p.detach().clone() for p in (*model.parameters(), *(s["exp_avg"] for s in optimizer.state.values()))
     ]
     lifecycle = Lifecycle("solver")
-    offload = WorkerOffload("solver", what=what, models=[model], optimizer=optimizer, device=CPU)
+    offload = WorkerOffload(
+        "worker group 'solver'", what=what, models=[model], optimizer=optimizer, device=CPU
+    )
     lifecycle.hooks.append(offload)
     offload.hold(set())
     assert held(model, optimizer) == asleep
@@ -105,7 +107,12 @@ class Leaky:
 def test_memory_that_does_not_become_free_is_an_error_with_numbers(model: nn.Module) -> None:
     def offload(*readings: int) -> WorkerOffload:
         return WorkerOffload(
-            "solver", what="all", models=[model], optimizer=None, device=CPU, meter=Leaky(*readings)
+            "worker group 'solver'",
+            what="all",
+            models=[model],
+            optimizer=None,
+            device=CPU,
+            meter=Leaky(*readings),
         )
 
     good = offload(100, 20, 50, 50)
@@ -125,6 +132,6 @@ def test_only_accelerators_are_measured() -> None:
 
 def test_an_unknown_choice_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match="offload must be none, optimizer or all, got 'half'"):
-        WorkerOffload("solver", what="half", models=[model], optimizer=None, device=CPU)  # type: ignore[arg-type]
+        WorkerOffload("worker group 'solver'", what="half", models=[model], optimizer=None, device=CPU)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="offload must be none, optimizer or all, got 'half'"):
         UpdateSettings(offload="half")  # type: ignore[arg-type]

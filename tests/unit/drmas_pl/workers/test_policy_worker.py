@@ -332,11 +332,15 @@ def test_a_loaded_group_goes_on_like_the_saved_one(
     group, folder = saved
     twin = shared(update=UpdateSettings(updates_per_iteration=2))
     twin.load(folder)
-    assert (twin.weights_version, twin.steps, twin.engine.weights_version) == (1, group.steps, 1)
+    assert (twin.weights_version, twin.counters.steps, twin.engine.weights_version) == (
+        1,
+        group.counters.steps,
+        1,
+    )
     assert torch.equal(weights(twin), weights(group))
     train(group, rows)
     train(twin, rows)
-    assert torch.equal(weights(twin), weights(group)) and twin.steps == group.steps > 2
+    assert torch.equal(weights(twin), weights(group)) and twin.counters.steps == group.counters.steps > 2
 
 
 def test_saving_is_quiet(saved: tuple[PolicyWorker, Path], capfd: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_a_critic_learns_without_dropout(monkeypatch: pytest.MonkeyPatch) -> Non
         rates = {name: dropout for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")}
         model = ValueModel(gpt2(**rates))
         nn.init.constant_(model.weight, 0.1)
-        settings = ValueWorkerSettings(OptimizerSettings(lr=1e-3))
+        settings = ValueWorkerSettings(optimizer=OptimizerSettings(lr=1e-3))
         critic = ValueWorker(
             "c",
             model=model,
@@ -183,7 +183,9 @@ def test_a_critic_learns_without_dropout(monkeypatch: pytest.MonkeyPatch) -> Non
             settings=settings,
         )
         row = TrainingRow("writer", (5, 6), (7, 8), (-1.0, -1.0), 0.0)
-        report = critic.update([ValueRow(row, critic.values([row])[0], (1.0, -1.0))], seed=0)
+        line = ValueRow(row, critic.values([row])[0], (1.0, -1.0))
+        with critic.training():
+            report = critic.update([line], seed=0)
         return report.metrics["grad_norm"]
 
     assert gradient_norm(0.5) == gradient_norm(0.0)

@@ -45,5 +45,6 @@ def test_a_stand_in_has_a_backward_but_no_gradient_and_counts_nothing(
 def test_one_rank_keeps_everything(fabric: Fabric) -> None:
     batches = [collate([TrainingRow("writer", (5,), (7,), (-1.0,), 1.0)], pad_id=0, denominator=1.0)]
     metrics = {"tokens": torch.tensor(1.0)}
-    assert deal_batches(batches, fabric) == batches and deal_batches([], fabric) == []
+    kept = deal_batches(batches, fabric, masked=masked_like)
+    assert kept == batches and deal_batches([], fabric, masked=masked_like) == []
     assert merge_over_ranks(metrics, fabric) is metrics and gather_lists([1, 2], fabric) == [[1, 2]]

@@ -1,10 +1,9 @@
-"""Groups with devices of their own learn at the same time, others in turns."""
+"""Workers with devices of their own learn at the same time, others in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.remote import RemotePolicyWorker
@@ -17,7 +16,6 @@ class Group(RemotePolicyWorker):
 
     def __init__(self, name: str, diary: list[str], *, alone: bool) -> None:
         self.name, self.diary, self.owns_devices = name, diary, alone
-        self.agents: dict[str, Any] = {name: None, f"{name}-judge": None}
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -38,18 +36,18 @@ class Group(RemotePolicyWorker):
 def test_groups_on_the_same_devices_take_turns() -> None:
     diary: list[str] = []
     groups = [Group(name, diary, alone=False) for name in "ab"]
-    reports = update_workers(groups, {"a": [], "b-judge": []}, {"a": 1, "b": 2})
+    reports = update_workers(groups, {"a": {"writer": []}, "b": {"judge": []}}, {"a": 1, "b": 2})
     assert {name: report.steps for name, report in reports.items()} == {"a": 1, "b": 2}
     assert diary == [
-        *("a wakes", "a begins with ['a'] and 1", "a ends", "a sleeps"),
-        *("b wakes", "b begins with ['b-judge'] and 2", "b ends", "b sleeps"),
+        *("a wakes", "a begins with ['writer'] and 1", "a ends", "a sleeps"),
+        *("b wakes", "b begins with ['judge'] and 2", "b ends", "b sleeps"),
     ]
 
 
 def test_groups_on_their_own_devices_do_not_wait_for_each_other() -> None:
     diary: list[str] = []
     groups = [Group("a", diary, alone=True), Group("b", diary, alone=False), Group("c", diary, alone=True)]
-    reports = update_workers(groups, {}, {"a": 1, "b": 2, "c": 3})
+    reports = update_workers(groups, {name: {} for name in "abc"}, {"a": 1, "b": 2, "c": 3})
     assert list(reports) == ["a", "b", "c"] and [report.steps for report in reports.values()] == [1, 2, 3]
     assert [line for line in diary if "begins" in line or "ends" in line] == [
         *("a begins with [] and 1", "c begins with [] and 3", "b begins with [] and 2", "b ends"),
