@@ -61,6 +61,8 @@ class Run:
         """Release engines, the processes of groups on a cluster, and the run of W&B."""
         for group in self.groups.values():
             group.close()
+        for critic in self.critics.values():
+            critic.close()
         if self.pool is not None:
             self.pool.close()
         end_wandb(self.trainer)

@@ -36,9 +36,9 @@ def awake_engines(
         if residency == "all":
             engines = {name: stack.enter_context(group.rollout()) for name, group in groups.items()}
         else:
-            seat = _Seat()
-            stack.callback(seat.leave)
-            engines = {name: _OnDemand(group, seat) for name, group in groups.items()}
+            awake = _SingleAwake()
+            stack.callback(awake.sleep)
+            engines = {name: _OnDemand(group, awake) for name, group in groups.items()}
         yield {agent: engines[name] for name, group in groups.items() for agent in group.agents}
 
 
@@ -60,23 +60,23 @@ def engines_ahead(groups: Mapping[str, PolicyWorkerProtocol]) -> Iterator[dict[s
         yield {agent: engines[name] for name, group in groups.items() for agent in group.agents}
 
 
-class _Seat:
-    """The one place for an awake group."""
+class _SingleAwake:
+    """The one group whose engine is awake, if any."""
 
     def __init__(self) -> None:
         self._group: PolicyWorkerProtocol | None = None
         self._phase = ExitStack()
 
-    def take(self, group: PolicyWorkerProtocol) -> Engine:
-        """Return the group's engine, awake."""
+    def wake(self, group: PolicyWorkerProtocol) -> Engine:
+        """Return the engine of a group, awake, after putting another one to sleep."""
         if group is not self._group:
-            self.leave()
+            self.sleep()
             self._phase.enter_context(group.rollout())
             self._group = group
         return group.engine
 
-    def leave(self) -> None:
-        """Put whoever sits here to sleep."""
+    def sleep(self) -> None:
+        """Put it to sleep."""
         self._group = None
         self._phase.close()
 
@@ -84,10 +84,10 @@ class _Seat:
 class _OnDemand(Engine):
     """Stands for the engine of a group that may be asleep."""
 
-    def __init__(self, group: PolicyWorkerProtocol, seat: _Seat) -> None:
-        self._group, self._seat = group, seat
+    def __init__(self, group: PolicyWorkerProtocol, awake: _SingleAwake) -> None:
+        self._group, self._awake = group, awake
         self.context_length = group.engine.context_length
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Wake the group's engine and generate."""
-        return self._seat.take(self._group).generate(requests)
+        return self._awake.wake(self._group).generate(requests)

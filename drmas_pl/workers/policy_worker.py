@@ -78,6 +78,7 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
 
     kind = "worker group"
     record_file = "group.json"
+    settings: PolicyWorkerSettings
 
     def __init__(
         self,
@@ -91,14 +92,9 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
         settings: PolicyWorkerSettings | None = None,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
-        self.settings = settings or PolicyWorkerSettings()
+        settings = settings or PolicyWorkerSettings()
         super().__init__(
-            name,
-            model=policy,
-            fabric=fabric,
-            learning=self.settings.update,
-            checkpoint=self.settings.checkpoint,
-            hooks=hooks,
+            name, model=policy, fabric=fabric, settings=settings, learning=settings.update, hooks=hooks
         )
         self.policy = self.model
         self.tokenizer = tokenizer
@@ -116,7 +112,7 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
                 checkpoint_activations(policy)
             if self.settings.update.compile:
                 compile_layers(policy, device=fabric.device)
-            self._train(self.settings)
+            self._train()
         else:
             self.module = self._place_frozen(policy)
         self.engine.autocast = fabric.autocast

@@ -76,6 +76,7 @@ class ValueWorker(Worker[Sequence[ValueRow]]):
     kind = "critic"
     label_prefix = CRITIC
     record_file = "critic.json"
+    settings: ValueWorkerSettings
 
     def __init__(
         self,
@@ -88,19 +89,13 @@ class ValueWorker(Worker[Sequence[ValueRow]]):
         settings: ValueWorkerSettings | None = None,
     ) -> None:
         check_precision(fabric.strategy.precision.precision)
-        self.settings = settings or ValueWorkerSettings()
-        super().__init__(
-            name,
-            model=model,
-            fabric=fabric,
-            learning=self.settings,
-            checkpoint=self.settings.checkpoint,
-        )
+        settings = settings or ValueWorkerSettings()
+        super().__init__(name, model=model, fabric=fabric, settings=settings, learning=settings)
         self._agents = frozenset(agents)
         self.pad_id = pad_id
-        if self.settings.activation_checkpointing:
+        if settings.activation_checkpointing:
             checkpoint_activations(model.backbone)
-        self._train(self.settings)
+        self._train()
         self._own([model])
 
     @property

@@ -68,14 +68,15 @@ class Worker(ABC, Generic[Rows]):
         name: Name of the worker; keys its checkpoint folder and metrics.
         model: Its weights.
         fabric: Places the model and scales gradients.
-        learning: Minibatches, micro-batches and guard rails.
-        checkpoint: How sharded state is saved.
+        settings: How it learns and is saved.
+        learning: Minibatches, micro-batches and guard rails among them.
         hooks: Called on lifecycle transitions.
     """
 
     kind: ClassVar[str]
     label_prefix: ClassVar[str] = ""
     record_file: ClassVar[str]
+    settings: WorkerSettings
     max_retries = 0
     owns_devices = False
 
@@ -85,8 +86,8 @@ class Worker(ABC, Generic[Rows]):
         *,
         model: nn.Module,
         fabric: Fabric,
+        settings: WorkerSettings,
         learning: LearnerSettings,
-        checkpoint: Layout,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
         self.name = name
@@ -102,8 +103,8 @@ class Worker(ABC, Generic[Rows]):
         self.optimizer: torch.optim.Optimizer | None = None
         self.learner: Learner[Any, Any] | None = None
         self.offload: WorkerOffload
+        self.settings = settings
         self._learning = learning
-        self._checkpoint: Layout = checkpoint
 
     @property
     @abstractmethod
@@ -166,7 +167,7 @@ class Worker(ABC, Generic[Rows]):
                 self.model,
                 self.optimizer,
                 folder,
-                layout=self._checkpoint,
+                layout=self.settings.checkpoint,
                 fabric=self.fabric,
                 write_whole=lambda weights: self._write_weights(folder, weights),
             )
@@ -222,12 +223,12 @@ class Worker(ABC, Generic[Rows]):
         """Release everything for good."""
         self.lifecycle.move(State.CLOSED)
 
-    def _train(self, settings: WorkerSettings) -> None:
+    def _train(self) -> None:
         """Set up the model and its optimizer for updates."""
         # FSDP2 replaces the parameters, so that the optimizer comes after the module
         self.module = self.fabric.setup_module(self.model)
-        plain = build_optimizer(self.model.parameters(), settings.optimizer)
-        rate = LearningRate(plain, settings.optimizer, settings.total_steps)
+        plain = build_optimizer(self.model.parameters(), self.settings.optimizer)
+        rate = LearningRate(plain, self.settings.optimizer, self.settings.total_steps)
         optimizer: Any = self.fabric.setup_optimizers(plain)
         self.optimizer = optimizer
         self.learner = Learner(
