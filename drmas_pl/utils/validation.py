@@ -137,6 +137,9 @@ def to_number(what: str, value: Any) -> float:
     Traceback (most recent call last):
     drmas_pl.errors.ContractError: the reward must be a number, got '0.5' (str)
     """
+    # the usual case, several times a turn
+    if type(value) is float and math.isfinite(value):
+        return value
     plain = _plain(value)
     if not isinstance(plain, Real):
         raise ContractError(f"{what} must be a number, got {shown(value)}")
@@ -155,6 +158,8 @@ def to_flag(what: str, value: Any) -> bool:
     >>> to_flag("terminated", np.True_)
     True
     """
+    if value is True or value is False:
+        return value
     plain = _plain(value)
     if not isinstance(plain, bool):
         raise ContractError(f"{what} must be True or False, got {shown(value)}")
@@ -191,6 +196,10 @@ def shown(value: Any) -> str:
 
 def _is_of(value: Any, kinds: type | tuple[type, ...]) -> bool:
     """Tell whether a value is of one of the types, where a bool is no number."""
+    # the usual cases, several times a turn: exactly the type, or a mapping that is a dictionary
+    kind = type(value)
+    if kind is kinds or (kind is dict and kinds is Mapping):
+        return True
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, bool):
         return bool in wanted or object in wanted

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ from typing import Any
 import pytest
 from lightning.pytorch.callbacks import Callback
 
+from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.env import StepResult
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.settings import EvaluationSettings
+from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import RunState
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.types import Task
+from tests.helpers.pace import allowed
 from tests.helpers.runs import run, same, timeless, weights
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_trainer
 
@@ -54,6 +59,38 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, callbacks=[Interrupt(2, times=2)])
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_two_interrupts_end_a_run_whose_environment_hangs_in_a_thread(tmp_path: Path, staleness: Any) -> None:
+    hangs, begun = threading.Event(), threading.Event()
+
+    class Hanging(EvenEnv):
+        def act(self, action: str) -> StepResult:
+            begun.set()
+            hangs.wait(120)
+            return super().act(action)
+
+    def press() -> None:
+        begun.wait(60)
+        for _ in range(2):
+            time.sleep(0.3)
+            pressed.append(time.perf_counter())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pressed: list[float] = []
+    settings = RolloutSettings(samples=2, env_workers=2, staleness=staleness)
+    trainer = make_trainer(tmp_path, rollout=settings, env_check=False)
+    groups = make_groups(trainer.fabric, engine=lambda name, *parts: TransformersEngine(*parts, copy=True))
+    presses = threading.Thread(target=press)
+    presses.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(WriterEditor(Hanging()), groups, make_data(validation=None))
+        assert time.perf_counter() - pressed[1] < allowed(5)
+    finally:
+        hangs.set()
+        presses.join()
 
 
 def test_an_impatient_interrupt_while_the_stopped_run_is_validated_loses_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from matplotlib import colors
 from matplotlib.figure import Figure
 
+from drmas_pl.report.palette import colour_of
 from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.trainer.waterfall import plot_waterfall
@@ -48,8 +49,8 @@ def test_every_span_is_a_line_of_its_trajectory_in_the_colour_of_its_agent(
         for collection in axis.collections
     }
     assert found == {
-        "a": ([[[0.0, 0.0], [1.0, 0.0]]], colors.to_hex("C0")),
-        "b": ([[[0.5, 1.0], [2.0, 1.0]]], colors.to_hex("C1")),
+        "a": ([[[0.0, 0.0], [1.0, 0.0]]], colors.to_hex(colour_of(0))),
+        "b": ([[[0.5, 1.0], [2.0, 1.0]]], colors.to_hex(colour_of(1))),
         "environment": ([[[1.0, 0.0], [3.0, 0.0]]], colors.to_hex("0.6")),
     }
 
