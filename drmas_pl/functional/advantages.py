@@ -60,7 +60,7 @@ def group_normalize(
         ddof: 1 for the sample standard deviation, 0 for the population's.
         eps: Added to the standard deviation, in score units.
         min_std: Floor of the standard deviation, in score units, against blowing up tiny penalties.
-        clip: Bound on |A|, or ``None``.
+        clip: Bound on ``|A|``, or ``None``.
         singleton: What to do with groups of one entry, see the module's docstring.
 
     Returns:

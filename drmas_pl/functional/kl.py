@@ -24,7 +24,7 @@ def kl_estimate(logp: Tensor, ref_logp: Tensor, *, estimator: KlEstimator = "k3"
     """Estimate KL(π ‖ π_ref) from tokens sampled by π.
 
     ``k1`` is d: unbiased, may be negative, and its gradient has mean 0, so use it in the reward rather than in the loss.
-    ``abs`` is |d|. ``k2`` is ½d²: biased, with the gradient of the true KL. ``k3`` is exp(−d) + d − 1: unbiased and never
+    ``abs`` is ``|d|``. ``k2`` is ½d²: biased, with the gradient of the true KL. ``k3`` is exp(−d) + d − 1: unbiased and never
     negative; d is clamped to ±20 and the estimate to 10.
 
     Args:
