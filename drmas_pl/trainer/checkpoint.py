@@ -78,7 +78,8 @@ def _last(folder: Path) -> Path | None:
     if not pointer.exists():
         return next((path for path in checkpoint_names(folder) if (path / MANIFEST).is_file()), None)
     try:
-        name = pointer.read_text().strip()
+        # a named pipe would be waited for
+        name = pointer.read_text().strip() if pointer.is_file() else "what is no file"
     except (OSError, ValueError) as error:
         name = f"what cannot be read ({error})"
     if re.fullmatch(r"iteration-\d{6,}", name):

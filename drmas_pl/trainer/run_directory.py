@@ -159,15 +159,17 @@ class RunDirectory:
                 file.write(json.dumps(record) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all records, oldest first; a line cut by a crash is left out."""
-        if not self.metrics.exists():
+        """Return all records, oldest first; what is none, such as a line cut by a crash, is left out."""
+        if not self.metrics.is_file():
             return []
         records = []
-        for line in self.metrics.read_text().splitlines():
+        for line in self.metrics.read_text(errors="replace").splitlines():
             try:
-                records.append(json.loads(line))
-            except ValueError:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(record, dict) and isinstance(record.get("iteration"), int):
+                records.append(record)
         return records
 
     def rewind_metrics(self, iteration: int, *, validated: bool) -> None:

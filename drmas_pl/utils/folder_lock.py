@@ -127,12 +127,22 @@ class FolderLock:
                 # a child of the process that has ended keeps the file open, which is the lock no more
                 self.path.unlink()
                 return None
-            _write(handle)
+            self._write(handle)
             kept = True
         finally:
             if not kept:
                 os.close(handle)
         return handle
+
+    def _write(self, handle: int) -> None:
+        """Say who holds the lock, or leave nothing behind."""
+        try:
+            _write(handle)
+        except OSError:
+            self.path.unlink()
+            if self._made_folder:
+                self.path.parent.rmdir()
+            raise
 
 
 def check_free(folder: Path) -> None:

@@ -114,6 +114,8 @@ def _become(
         os.setsid()
         for number in (1, 2):
             os.dup2(output, number)
+        # whoever forked may have put something else in their place
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         if folder is not None:
             os.chdir(folder)
         if prepare is not None:

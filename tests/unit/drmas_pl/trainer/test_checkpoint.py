@@ -194,6 +194,13 @@ def test_a_pointer_that_leads_nowhere_names_the_whole_one(saved: Path, pointer: 
         find_checkpoint(saved.parents[1])
 
 
+def test_a_pointer_that_is_a_named_pipe_is_not_waited_for(saved: Path) -> None:
+    (saved.parent / "last").unlink()
+    os.mkfifo(saved.parent / "last")
+    with pytest.raises(CheckpointError, match=r"last names what is no file, .*whole one is iteration-000003"):
+        find_checkpoint(saved.parents[1])
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_never_take_the_place_of_good_ones(
     saved: Path, groups: dict[str, PolicyWorker], value: float

@@ -39,6 +39,12 @@ def test_a_line_cut_by_a_crash_is_left_out(folder: RunDirectory) -> None:
     assert [record["iteration"] for record in folder.read_metrics()] == [0, 1, 2, 3, 4]
 
 
+def test_what_is_no_record_is_left_out(folder: RunDirectory) -> None:
+    with folder.metrics.open("ab") as file:
+        file.write(b'[]\n7\n{"train/reward": 1}\n{"iteration": "x"}\n\xff\xfe\n' + b"[" * 100_000 + b"\n")
+    assert [record["iteration"] for record in folder.read_metrics()] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(("validated", "kept"), [(True, [0, 1, 2, 3, 3]), (False, [0, 1, 2, 3])])
 def test_rewinding_drops_what_a_resumed_run_writes_again(
     folder: RunDirectory, validated: bool, kept: list[int]

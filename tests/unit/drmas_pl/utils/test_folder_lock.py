@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -168,6 +169,19 @@ def test_a_folder_that_is_gone_or_taken_over_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"run was taken over by another process"):
             lock.check()
     assert (folder / LOCK).exists(), "somebody else's"
+
+
+def test_a_lock_that_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for folder in (tmp_path / "new", tmp_path):
+        with pytest.raises(StorageError, match="cannot be written to: No space left on device"):
+            FolderLock(folder).take()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_or_a_link_is_a_storage_error(tmp_path: Path) -> None:

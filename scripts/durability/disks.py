@@ -1,0 +1,148 @@
+"""Runs on disks that are full, read-only or gone, and in folders in which something else has the name of what they write."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from scripts.durability.compare import differences, leftovers
+from scripts.durability.file_operations import at_operation
+from scripts.durability.kills import Reference, finish, play_reference
+from scripts.durability.process import program, run
+from scripts.durability.table import Verdict, judge, scratch
+
+# Largest size that a file may have, in bytes: from nothing at all to all but the optimizer's state.
+SIZES: Final = (0, 100, 1_000, 5_000, 20_000, 60_000, 110_000, 150_000)
+PLACES: Final = (
+    "checkpoints",
+    "trajectories",
+    "metrics.jsonl",
+    "config.yaml",
+    "summary.json",
+    "plot.png",
+    "report.html",
+    "run.lock",
+)
+NOBODY: Final = 65_534
+
+
+def _file(path: Path) -> None:
+    path.write_text("something else")
+
+
+def _folder(path: Path) -> None:
+    (path / "something else").mkdir(parents=True)
+
+
+def _full(path: Path) -> None:
+    path.symlink_to("/dev/full")
+
+
+OBSTACLES: Final[Mapping[str, Callable[[Path], None]]] = {
+    "is a file": _file,
+    "is a folder": _folder,
+    "is a full device": _full,
+}
+
+
+def cases() -> list[str]:
+    """Name every state of a disk."""
+    sizes = [f"files of at most {size} bytes" for size in SIZES]
+    obstacles = [f"{place} {kind}" for place, kind in itertools.product(PLACES, OBSTACLES)]
+    gone = [f"the folder is gone at operation {number}" for number in (2, 20, 60, 120)]
+    read_only = [f"the folder is read-only at operation {number}" for number in (1, 30, 70, 130)]
+    return [*sizes, *obstacles, *gone, *read_only]
+
+
+def fill(count: int | None = None) -> Iterator[Verdict]:
+    """Try states of disks; all of them, or ``count`` that differ."""
+    chosen = cases()
+    if count is not None:
+        chosen = chosen[3 :: max(len(chosen) // count, 1)][:count]
+    with scratch() as place:
+        reference = play_reference("shared", place)
+        yield from judge("disks", chosen, lambda case, folder: _try(case, folder, reference))
+
+
+def _try(case: str, folder: Path, reference: Reference) -> Iterable[str]:
+    target = folder / "run"
+    words = [*reference.words, f"output_dir={target}"]
+    prepare = _preparation(case, target)
+    outcome = run(program(words), prepare=prepare, folder=folder)
+    faults = list(outcome.faults)
+    own = [name for name in leftovers(target) if not ("run.lock" in name and case.startswith("run.lock"))]
+    faults += own
+    if outcome.code not in (0, 1, 2):
+        faults.append(f"exit code {outcome.code} ({outcome.text[-300:]!r})")
+    if outcome.code == 1 and not any(
+        word in outcome.error for word in ("go on", "start again", "choose another", "move")
+    ):
+        faults.append(f"no remedy in {outcome.error!r}")
+    _repair(case, target)
+    if outcome.code == 0 and not target.exists():
+        return [*faults, "ended well in a folder that is gone"]
+    faults += finish(target, words, folder)
+    return [*faults, *differences_but_for_gaps(target, reference.folder)]
+
+
+def differences_but_for_gaps(target: Path, reference: Path) -> list[str]:
+    """Name differences of a repaired run; trajectories that could not be written before the repair are no fault."""
+    return [name for name in differences(target, reference) if name != "trajectories differ"]
+
+
+def _preparation(case: str, target: Path) -> Callable[[], None]:
+    """Return what brings a disk into a state."""
+    number = int(case.rpartition(" ")[2]) if case.rpartition(" ")[2].isdigit() else 0
+    if case.startswith("files of at most"):
+        size = int(case.split()[-2])
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    if case.startswith("the folder is gone"):
+        return at_operation(target, number, lambda: shutil.rmtree(target, ignore_errors=True))
+    if case.startswith("the folder is read-only"):
+        return _read_only(target, number)
+    place, _, kind = case.partition(" ")
+
+    def obstruct() -> None:
+        target.mkdir()
+        OBSTACLES[kind](target / place)
+
+    return obstruct
+
+
+def _read_only(target: Path, number: int) -> Callable[[], None]:
+    """Take the right to write away, as somebody who has no other rights."""
+    parent = target.parent
+
+    def forbid() -> None:
+        for folder in (target, *target.rglob("*")):
+            if folder.is_dir():
+                folder.chmod(0o555)
+
+    def install() -> None:
+        if os.geteuid() == 0:
+            parent.chmod(0o777)
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.environ["HOME"] = str(parent)
+        at_operation(target, number, forbid)()
+
+    return install
+
+
+def _repair(case: str, target: Path) -> None:
+    """Undo what was done to a disk."""
+    place, _, kind = case.partition(" ")
+    if kind in OBSTACLES:
+        path = target / place
+        if path.is_dir() and not path.is_symlink() and (path / "something else").exists():
+            shutil.rmtree(path)
+        elif path.is_symlink() or (path.is_file() and path.read_bytes()[:14] == b"something else"):
+            path.unlink()
+    for folder in (target, *target.rglob("*")) if target.exists() else ():
+        if folder.is_dir():
+            folder.chmod(0o777)
