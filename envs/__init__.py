@@ -14,6 +14,14 @@ for _id, _entry_point in (
     ("drmas/Sudoku-v0", "drmas_pl.envs.sudoku:SudokuEnv"),
 ):
     gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True, order_enforce=False)
+for _name, _game in (("RockPaperScissors", "rock_paper_scissors"), ("MatchingPennies", "matching_pennies")):
+    gymnasium.register(
+        f"drmas/{_name}-v0",
+        entry_point="drmas_pl.envs.matrix_games:MatrixGameEnv",
+        kwargs={"game": _game},
+        disable_env_checker=True,
+        order_enforce=False,
+    )
 for _game in ("TicTacToe", "Kuhn"):
     gymnasium.register(
         f"drmas/{_game}-v0",

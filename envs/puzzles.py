@@ -8,12 +8,13 @@ one into two splits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import Final, Literal, Protocol, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.seeding import derive_seed
+from drmas_pl.types import Task
 
 Split = Literal["train", "validation", "test"]
 Puzzle = TypeVar("Puzzle")
@@ -86,4 +87,30 @@ def draw_puzzles(
     raise ConfigError(
         f"{name}: found {len(seen)} different puzzles for {split}, expected {size}; "
         "ask for fewer, or for larger or less restricted ones"
+    )
+
+
+def numbered_tasks(
+    game: str, split: Split, size: int, seed: int, draw: Callable[[Random], Mapping[str, Any]]
+) -> tuple[Task, ...]:
+    """Make tasks of a game that begins alike, or in one of a few ways, so that their names have to tell them apart.
+
+    Args:
+        game: Name of the game, part of every name and the data source.
+        split: Part of every name.
+        size: Number of tasks, at least 1.
+        seed: Part of every name.
+        draw: Makes a task's metadata.
+
+    Raises:
+        ValueError: ``size`` or ``split`` is out of range.
+    """
+    if size < 1 or split not in get_args(Split):
+        raise ValueError(
+            f"size must be at least 1 and split one of {', '.join(get_args(Split))}, got {size} and {split!r}"
+        )
+    names = [f"{game}/{split}/{seed}/{number}" for number in range(size)]
+    return tuple(
+        Task(name, f"Game {name}", data_source=game, metadata=draw(Random(derive_seed(name))))
+        for name in names
     )

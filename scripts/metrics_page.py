@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from drmas_pl.agents.coder_tester import CoderTesterTeam
+from drmas_pl.agents.debate import DebateTeam
 from drmas_pl.agents.hierarchy import HierarchyTeam
 from drmas_pl.agents.loop import LoopTeam
 from drmas_pl.agents.reasoner_tool import ReasonerToolTeam
@@ -16,6 +17,7 @@ from drmas_pl.agents.tool_planner import ToolPlannerTeam
 from drmas_pl.envs.board_games import BoardGameEnv
 from drmas_pl.envs.code import CodeEnv
 from drmas_pl.envs.math import MathEnv
+from drmas_pl.envs.matrix_games import MatrixGameEnv
 from drmas_pl.envs.plan_path import PlanPathEnv
 from drmas_pl.envs.reasoning_gym import ReasoningGymEnv
 from drmas_pl.envs.search import SearchEnv
@@ -37,8 +39,10 @@ DECLARING = (
     BoardGameEnv,
     GymnasiumTextEnv,
     PlayersEnv,
+    MatrixGameEnv,
     HierarchyTeam,
     LoopTeam,
+    DebateTeam,
     CoderTesterTeam,
     ReasonerToolTeam,
     ToolPlannerTeam,

@@ -15,8 +15,7 @@ from drmas_pl.envs.board_games.game import PLAYERS, GameState, uniform
 from drmas_pl.envs.board_games.kuhn import CARDS, deal
 from drmas_pl.envs.board_games.tictactoe import draw_opening, play_opening
 from drmas_pl.envs.planning import read_action
-from drmas_pl.envs.puzzles import Split, draw_puzzles
-from drmas_pl.seeding import derive_seed
+from drmas_pl.envs.puzzles import Split, draw_puzzles, numbered_tasks
 from drmas_pl.types import MetricInfo, Task
 
 Game = Literal["tictactoe", "kuhn"]
@@ -214,9 +213,9 @@ def make_tasks(
         ValueError: An argument is out of its range.
     """
     if game == "kuhn":
-        return _numbered(game, split, size, seed, lambda random: {"cards": random.sample(CARDS, 2)})
+        return numbered_tasks(game, split, size, seed, lambda random: {"cards": random.sample(CARDS, 2)})
     if opening_moves == 0:
-        return _numbered(game, split, size, seed, lambda random: {"opening": []})
+        return numbered_tasks(game, split, size, seed, lambda random: {"opening": []})
 
     def draw(random: Random, admit: Callable[[str], bool]) -> tuple[str, ...]:
         while True:
@@ -235,21 +234,6 @@ def make_tasks(
     return tuple(
         Task(name, play_opening(moves).public(), data_source=game, metadata={"opening": list(moves)})
         for name, moves in puzzles
-    )
-
-
-def _numbered(
-    game: str, split: Split, size: int, seed: int, draw: Callable[[Random], Mapping[str, Any]]
-) -> tuple[Task, ...]:
-    """Make tasks that begin alike, or in one of a few ways, so that their names have to tell them apart."""
-    if size < 1 or split not in get_args(Split):
-        raise ValueError(
-            f"size must be at least 1 and split one of {', '.join(get_args(Split))}, got {size} and {split!r}"
-        )
-    names = [f"{game}/{split}/{seed}/{number}" for number in range(size)]
-    return tuple(
-        Task(name, f"Game {name}", data_source=game, metadata=draw(Random(derive_seed(name))))
-        for name in names
     )
 
 
