@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,11 +21,12 @@ from typing import Any
 
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import BatchError, EngineError, EnvironmentFault, GroupLost, TrainingStopped
+from drmas_pl.errors import BatchError, EngineError, GroupLost, TrainingStopped
 from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.rollout.env_threads import EnvExecutor, EnvThreads
+from drmas_pl.rollout.episode import Episode, utterances
 from drmas_pl.rollout.scheduler import Scheduler
 from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.seeding import derive_seed
@@ -71,7 +71,7 @@ class Collector:
     Args:
         team: Prototype; each trajectory plays a clone of it.
         agents: Agents by name; every name in ``team.possible_agents`` must be there.
-        max_calls: Bound on LLM calls per trajectory, against teams that never end.
+        max_calls: Bound on LLM calls per trajectory, against teams that never end; agents that move at once are a call each.
         env_workers: Threads for environment steps; 0 steps in the event loop, right for environments that answer at once.
         env_latency: Engine steps after which a trajectory goes on whose environment step ran in a thread, for engines that compute in this
             process; equal runs then see equal batches, however long the environment takes.
@@ -337,41 +337,19 @@ class _Session:
         observation, _ = await self.environment(
             number, lambda: team.reset(seed=seed % (1 << 32), options={"task": task})
         )
-        turns: list[Turn] = []
-        counts: dict[str, int] = {}
-        reward, terminated, info = 0.0, False, {}
-        while (name := team.agent_selection) is not None and len(turns) < self.collector.max_calls:
-            request = self.ask(team, name, derive_seed(seed, name, len(turns)), (task.id, sample, len(turns)))
-            (spoken,) = await self.speak(number, [request])
-            turn = replace(
-                spoken,
-                index=len(turns),
-                agent_index=counts.get(name, 0),
-                step=team.turn,
-                move=len(turns),
-                observation=observation,
-            )
-            told, gained, terminated, _, info = await self.environment(
-                number,
-                lambda turn=turn: team.step(turn.parsed),  # type: ignore[misc]
-            )
-            observation = told if team.turn > turn.step else observation
-            turns.append(replace(turn, reward=gained, local_reward=info["local_reward"]))
-            counts[name] = counts.get(name, 0) + 1
-            reward += gained
-        if not math.isfinite(reward + sum(turn.local_reward for turn in turns)):
-            raise EnvironmentFault(f"the reward is {reward}; environments must give finite numbers")
-        success = bool(info.get("success", False)) and terminated
-        return Trajectory(
-            task,
-            sample,
-            tuple(turns),
-            reward,
-            "terminated" if terminated else "truncated",
-            success,
-            info.get("metrics", {}),
-            mode=self.mode,
-        )
+        episode = Episode(team, observation, max_calls=self.collector.max_calls)
+        while names := episode.speakers:
+            first = len(episode.turns)
+            calls = [
+                self.ask(team, name, derive_seed(seed, name, index), (task.id, sample, index))
+                for index, name in enumerate(names, first)
+            ]
+            turns = episode.place(await self.speak(number, calls))
+            # what several agents said at once is nobody's fault in particular
+            _speaker.set(names[0] if len(names) == 1 else None)
+            outcome = await self.environment(number, partial(team.step, utterances(turns)))
+            episode.add(turns, outcome)
+        return episode.trajectory(task, sample, mode=self.mode)
 
     def ask(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> _Call:
         """Render what one agent sees now."""

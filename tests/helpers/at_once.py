@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +108,13 @@ def utterance(agent: str, observation: Observation) -> str:
     return f"{agent}{zlib.crc32(repr(observation).encode()) % 1000}"
 
 
-def one_by_one(length: int, names: Sequence[str], plan: Sequence[frozenset[str]], calls: int) -> Played:
+def one_by_one(
+    length: int,
+    names: Sequence[str],
+    plan: Sequence[frozenset[str]],
+    calls: int,
+    speak: Callable[[str, Observation], str] = utterance,
+) -> Played:
     """Play the plan without a team: each agent is asked in turn, and what it says is kept from the others until its step is over."""
     env = Ledger(length, names)
     question, _ = env.reset(options={"task": TASK})
@@ -123,7 +129,7 @@ def one_by_one(length: int, names: Sequence[str], plan: Sequence[frozenset[str]]
             beside = NAMES[NAMES.index(name) - 1]
             shown = tuple(message for message in played.history if message.author != beside)
             played.seen.append((name, Observation(question, shown, turn, None)))
-            hidden[name] = utterance(*played.seen[-1])
+            hidden[name] = speak(*played.seen[-1])
             played.said.append(hidden[name])
             played.local.append(numbers(hidden[name])[5] / 2)
             played.moves.append(made)
