@@ -1,7 +1,7 @@
 r"""Prompts of the debate.
 
-All debaters have the same ones; which solution is an agent's own stands in the kind of its message. ``compact`` is a raw transcript of
-attempts as the small model for mathematics knows them.
+All debaters have the same ones; which solution is an agent's own stands in the kind of its message. ``compact`` is a raw transcript for the
+small model for mathematics: it shows the own solution and, in place of the check that this model was taught, the answers of the others.
 """
 
 from __future__ import annotations
@@ -23,5 +23,7 @@ DEBATER: Final = {
         no_history="(nothing yet)",
         separator="\n\n",
     ),
-    "compact": transcript("solve: ", {"own": "solve: {text}\n", "other": "solve: {text}\n"}),
+    "compact": transcript(
+        "solve: ", {"own": "solve: {text}\n", "answers": "check: {text} bad <verify>reject</verify>\n"}
+    ),
 }

@@ -53,7 +53,6 @@ class DebateTeam(Team):
         on_invalid: ``continue`` leaves out solutions without an answer, and lets the debater's earlier one vote; ``end`` ends the episode
             without reward at the first one.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
-        history_length: Number of latest solutions that are shown; None shows all.
 
     Raises:
         ValueError: An argument is out of its range, or ``answer_reward`` is set in an environment that cannot judge.
@@ -72,14 +71,8 @@ class DebateTeam(Team):
         answer_reward: float = 0.0,
         on_invalid: OnInvalid = "continue",
         max_observation_chars: int = MAX_OBSERVATION_CHARS,
-        history_length: int | None = None,
     ) -> None:
-        super().__init__(
-            env,
-            on_invalid=on_invalid,
-            max_observation_chars=max_observation_chars,
-            history_length=history_length,
-        )
+        super().__init__(env, on_invalid=on_invalid, max_observation_chars=max_observation_chars)
         if rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {rounds}")
         if answer_reward < 0:
@@ -90,14 +83,14 @@ class DebateTeam(Team):
             )
         self.rounds = rounds
         self.answer_reward = answer_reward
-        self.round = 0
+        self.played: list[Mapping[str, str]] = []
         self.solutions: dict[str, str] = {}
         if not isinstance(self.unwrapped, Judge):
             self.metric_info = VOTED  # type: ignore[misc]  # what can be told of the first vote depends on the environment
 
     def begin(self) -> tuple[Step, ...]:
         """Let all debaters start from nothing."""
-        self.round = 0
+        self.played = []
         self.solutions = {}
         return (frozenset(DEBATERS),)
 
@@ -108,14 +101,14 @@ class DebateTeam(Team):
     def play_jointly(self, utterances: Mapping[str, Parsed]) -> Move:
         """Show everybody the round's solutions, or put the latest ones to the vote."""
         solutions = {agent: parsed.action for agent, parsed in utterances.items()}
-        self.round += 1
+        self.played.append(solutions)
         self.solutions |= solutions
         messages = tuple(Message(agent, "solution", text) for agent, text in solutions.items())
         winner, agreement = vote(self.solutions)
         metrics = {}
-        if self.round == 1 and isinstance(self.unwrapped, Judge):
+        if len(self.played) == 1 and isinstance(self.unwrapped, Judge):
             metrics["first_vote_correct"] = float(self._is_right(winner))
-        if self.round < self.rounds:
+        if len(self.played) < self.rounds:
             return Move((frozenset(DEBATERS),), messages=messages, metrics=metrics)
         rewards = {}
         if self.answer_reward:
@@ -128,11 +121,16 @@ class DebateTeam(Team):
         return self.play_jointly({})
 
     def visible_messages(self, agent: str) -> tuple[Message, ...]:
-        """Return the solutions of earlier rounds, told apart by whether they are the agent's own."""
-        return tuple(
-            Message(message.author, "own" if message.author == agent else "other", message.text)
-            for message in super().visible_messages(agent)
-        )
+        """Return the solutions of earlier rounds, in each the agent's own first, then those of the others and their answers in a row."""
+        shown = []
+        for solutions in self.played:
+            others = {author: text for author, text in solutions.items() if author != agent}
+            if agent in solutions:
+                shown.append(Message(agent, "own", solutions[agent]))
+            shown += [Message(author, "other", text) for author, text in others.items()]
+            if others:
+                shown.append(Message("env", "answers", " ".join(map(_answer, others.values()))))
+        return tuple(shown)
 
     def _is_right(self, solution: str) -> bool:
         env = self.unwrapped

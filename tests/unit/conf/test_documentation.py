@@ -18,6 +18,7 @@ GROUPS = Choices.read().groups
 PLAYED = [
     ("search", "hierarchy"),
     ("math", "loop"),
+    ("math", "debate"),
     ("math", "single"),
     ("reasoning_gym", "single"),
     ("code", "coder_tester"),
@@ -30,6 +31,7 @@ PLAYED = [
     ("gymnasium", "single_action"),
     ("pettingzoo", "players"),
     ("textarena", "players"),
+    ("rock_paper_scissors", "self_play"),
 ]
 ASKED = {
     "gymnasium": ("env.id=FrozenLake-v1",),

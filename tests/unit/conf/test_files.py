@@ -35,7 +35,7 @@ GROUPS = Choices.read().groups
 FILES = [(group, option) for group, options in GROUPS.items() for option in options if group != "experiment"]
 SECTIONS = {"model": ModelSettings, "objective": PolicyObjective, "update": UpdateSettings}
 PLAYABLE = {
-    "math": ("loop", "single"),
+    "math": ("loop", "debate", "single"),
     "search": ("hierarchy", "single_search"),
     "code": ("coder_tester",),
     "math_tool": ("reasoner_tool",),
@@ -45,6 +45,8 @@ PLAYABLE = {
     "tictactoe": ("self_play", "single"),
     "kuhn": ("self_play", "single"),
     "gymnasium": ("single_action",),
+    "rock_paper_scissors": ("self_play",),
+    "matching_pennies": ("self_play",),
 }
 # What a file leaves to the user.
 ASKED = {
