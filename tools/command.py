@@ -22,6 +22,7 @@ PROGRAMS = {
     "chat": ("chat", "ask a trained team"),
     "doctor": ("doctor", "say what this installation, or a model, can do"),
     "prepare-data": ("prepare_data", "fetch or check tasks, and build search indexes"),
+    "completion": ("completion", "complete these words in a shell"),
     "serve-retriever": ("serve_retriever", "serve a search engine over HTTP"),
 }
 

@@ -30,6 +30,7 @@ from drmas_pl.tools.program import (
     kept_environment,
     run_program,
 )
+from drmas_pl.tools.train_help import train_usage
 
 if TYPE_CHECKING:
     from drmas_pl.trainer.run_directory import RunDirectory
@@ -37,28 +38,10 @@ if TYPE_CHECKING:
 # What a sweeper gets from a run: the number, or numbers, that it optimises; None from a run that failed.
 Objective = float | tuple[float, ...] | None
 
-USAGE = """usage: drmas train +env=ENV +agents=TEAM [experiment=NAME] [setting=value ...]
-       drmas train resume=RUN_FOLDER [setting=value ...]
-
-  +env=search +agents=hierarchy     questions answered with a search engine; runs on a laptop as it is
-  +env=math +agents=loop            solver and verifier
-  experiment=paper_search           the paper's setting
-
-  seed=1  trainer.max_iterations=20  advantage=grpo  sharing=per_agent  model=smollm2-135m
-  agents.roles.verifier.trainable=false  output_dir=PATH
-  resume=RUN_FOLDER                 go on with a run and its own settings, whatever else was typed for it
-  --multirun seed=0,1,2             one run per value
-  --cfg job                         print the configuration and stop
-  --multirun hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-6,1e-4))    a search; sweep_metric=NAME says what for
-  --config-dir FOLDER               add configuration files of your own
-  --config-name NAME                start from a file of yours there that has train among its defaults
-  --version                         versions of this package and of torch, lightning, transformers, hydra
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    return run_program(USAGE, launch, argv)
+    return run_program(train_usage(), launch, argv)
 
 
 def launch(words: Sequence[str]) -> int:

@@ -48,3 +48,11 @@ def test_every_program_has_help_under_its_own_name_without_torch(name: str) -> N
     assert result.stdout.startswith(f"usage: drmas {name}") and result.stdout.endswith("False\n"), (
         result.stderr
     )
+
+
+def test_every_program_is_documented_and_has_a_script_of_its_own() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    scripts = (ROOT / "setup.cfg").read_text()
+    for name, (module, _) in PROGRAMS.items():
+        assert f"| `drmas {name}` |" in page, name
+        assert f"drmas-{name} = drmas_pl.tools.{module}:main" in scripts, name
