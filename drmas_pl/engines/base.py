@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from drmas_pl.engines.limits import remaining_tokens
@@ -97,14 +98,7 @@ class Engine:
             key=lambda pair: pair[0].order,
         )
         self._submitted.clear()
-        if not batch:
-            return lambda: None
-        try:
-            finish = self.begin([request for request, _ in batch])
-        except Exception as error:
-            failure = error
-            return lambda: _fail(batch, failure)
-        return lambda: self._settle(batch, finish)
+        return partial(self._answer, batch) if batch else lambda: None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once.
@@ -129,28 +123,23 @@ class Engine:
                 future.cancel()
             raise
 
-    def begin(self, requests: Sequence[GenerationRequest]) -> Callable[[], list[Completion]]:
-        """Begin to continue every prompt and return what waits for the end; see :meth:`generate`.
-
-        Engines that compute on devices of their own work while others do; by default the work is done when the end is waited for.
-        """
-        return lambda: self.generate(requests)
-
     @property
     def _submitted(self) -> Batch:
         """What was submitted since the last step; kept here so that subclasses need not call a constructor."""
         found: Batch = self.__dict__.setdefault("_submitted_requests", [])
         return found
 
-    def _settle(self, batch: Batch, finish: Callable[[], list[Completion]]) -> None:
+    def _answer(self, batch: Batch) -> None:
+        """Generate for a batch and resolve its futures."""
         try:
-            completions = finish()
+            completions = self.generate([request for request, _ in batch])
             if len(completions) != len(batch):
                 raise EngineError(
                     f"{type(self).__name__} returned {len(completions)} completions for {len(batch)} requests"
                 )
         except Exception as error:
-            _fail(batch, error)
+            for _, future in batch:
+                future.set_exception(error)
             return
         for (_, future), completion in zip(batch, completions):
             future.set_result(completion)
@@ -173,8 +162,3 @@ class Engine:
 
     def close(self) -> None:
         """Release every resource for good."""
-
-
-def _fail(batch: Batch, error: Exception) -> None:
-    for _, future in batch:
-        future.set_exception(error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from drmas_pl.cluster.build import actor_groups_of, build_remote_workers
 from drmas_pl.cluster.remote import RemotePolicyWorker, RemoteValueWorker
 from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.errors import EngineError, LifecycleError
 from drmas_pl.models.adapters import LoraSettings
 from drmas_pl.types import Completion, GenerationRequest, Task
 from drmas_pl.workers.build import plan_critics, plan_groups
@@ -82,6 +85,48 @@ def remote_team(
         yield made, build_remote_workers(RemoteValueWorker, judges, pool, load=load, accelerator="cpu")
     finally:
         pool.close()
+
+
+class GroupEngine(Engine):
+    """The engine of a remote group by itself: what a trainer does with phases of the group, it does when it wakes, sleeps or syncs.
+
+    Args:
+        group: The group, asleep.
+    """
+
+    def __init__(self, group: RemotePolicyWorker) -> None:
+        self.group = group
+        self._phase = ExitStack()
+
+    @property
+    def idle(self) -> bool:
+        return self.group.engine.idle
+
+    @property
+    def needs_steps(self) -> bool:
+        return self.group.engine.needs_steps
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        try:
+            return self.group.engine.submit(request)
+        except LifecycleError as error:
+            raise EngineError(str(error)) from error
+
+    def begin_step(self) -> Callable[[], None]:
+        return self.group.engine.begin_step()
+
+    def wake(self) -> None:
+        self._phase.enter_context(self.group.rollout())
+        self.context_length = self.group.engine.context_length
+
+    def sleep(self) -> None:
+        self._phase.close()
+
+    def sync(self, version: int) -> None:
+        super().sync(version)
+        self.sleep()
+        self.group.weights_version = version
+        self.wake()
 
 
 class Mortal(Speaker):

@@ -20,10 +20,11 @@ from drmas_pl.cluster.resource_pool import RayResourcePool
 from drmas_pl.cluster.settings import ClusterSettings, WorkerRanks
 from drmas_pl.errors import CheckpointError, ConfigError, GroupLost, TrainingStopped
 from drmas_pl.rollout.collector import Collector, Phase
+from drmas_pl.testing import check_engine
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.strategies import Parallel
-from tests.helpers.clusters import Mortal, Silent, Slayer, ray_cluster, remote_groups
+from tests.helpers.clusters import GroupEngine, Mortal, Silent, Slayer, ray_cluster, remote_groups
 from tests.helpers.runs import StopAt, timeless
 from tests.helpers.runs import run as run_here
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups, make_tasks, make_trainer
@@ -206,6 +207,15 @@ def test_a_group_of_one_rank_starts_anew(tmp_path: Path) -> None:
         group.save(tmp_path / "after")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_the_engine_of_a_group_keeps_the_contract_of_every_engine() -> None:
+    with remote_groups(ClusterSettings(ranks=2, gpus_per_rank=0), names=("writer",)) as groups:
+        engine = GroupEngine(groups["writer"])
+        engine.wake()
+        check_engine(engine)
+        assert engine.needs_steps
+        engine.sleep()
 
 
 def test_groups_sit_where_they_are_told() -> None:

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
+from drmas_pl.testing import check_engine
 from drmas_pl.workers.strategies import Parallel
-from tests.helpers.clusters import Slayer, ray_cluster, remote_groups
+from tests.helpers.clusters import GroupEngine, Slayer, ray_cluster, remote_groups
 from tests.helpers.runs import run as run_here
 from tests.helpers.runs import timeless
 from tests.helpers.stand_in import calls, stand_in_engine
@@ -108,6 +109,17 @@ def test_one_server_per_group_generates_for_all_its_ranks(strategy: Parallel, fo
         ((_, asked),) = calls(folder / group).items()
         updates = [body["weight_version"] for path, body in asked if path == "/update_weights_from_disk"]
         assert updates == ["1", "2"] and sum(path == "/generate" for path, _ in asked) > 20
+
+
+def test_requests_to_a_server_behind_ranks_keep_the_contract_of_every_engine(folder: Path) -> None:
+    build = functools.partial(engine, folder, release="nothing")
+    with remote_groups(ClusterSettings(ranks=2, gpus_per_rank=0), engine=build, names=("writer",)) as groups:
+        found = GroupEngine(groups["writer"])
+        found.wake()
+        check_engine(found)
+        assert not found.needs_steps
+        found.sleep()
+        groups["writer"].close()
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from drmas_pl.engines.sglang.weight_sync.tensor import GroupSync, TensorSync
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import AdapterPolicy
 
+# Files that a process opens beside the connections of its requests.
+OTHER_FILES = 256
 PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
 # managers of bases with adapters, where the engines of these find each other; they go with the last engine that holds one
 _MANAGERS: WeakSet[ServerManager] = WeakSet()
@@ -45,6 +48,21 @@ def check_address(python: str | None, url: str | None, *, max_concurrent: int, m
     if max_concurrent < 1 or max_restarts < 0:
         raise ConfigError(
             f"engine.max_concurrent must be at least 1 and engine.max_restarts at least 0, got {max_concurrent} and {max_restarts}"
+        )
+    check_open_files(max_concurrent)
+
+
+def check_open_files(max_concurrent: int) -> None:
+    """Raise unless this process may have a connection for each request: too few of them would look like a server that is gone.
+
+    Raises:
+        ConfigError: It may not.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and max_concurrent + OTHER_FILES > limit:
+        raise ConfigError(
+            f"engine.max_concurrent={max_concurrent} takes as many connections, but this process may have {limit} open files; "
+            f"raise that with `ulimit -n {max_concurrent + OTHER_FILES}` before the start, or lower engine.max_concurrent"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import torch
 
@@ -22,6 +23,20 @@ def make_engine(*, movable: bool = False) -> tuple[FullWeightsEngine, Transforme
 
 def test_it_is_an_engine() -> None:
     check_engine(make_engine()[0])
+
+
+def test_requests_are_those_of_its_engine_which_computes_in_the_precision_of_the_whole() -> None:
+    engine, direct = make_engine()
+    request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=6), seed=1)
+    engine.autocast = lambda: nullcontext("the trainer's")
+    future = engine.submit(request)
+    assert engine.needs_steps and not engine.idle and not engine.engine.idle
+    finish = engine.begin_step()
+    assert engine.engine.autocast is engine.autocast
+    finish()
+    while not engine.idle:
+        engine.step()
+    assert future.result() == direct.generate([request])[0]
 
 
 def test_weights_are_taken_over_with_the_version() -> None:

@@ -85,12 +85,22 @@ def test_the_first_rank_passes_everything_on() -> None:
     assert engine.generate([REQUEST])[0].weights_version == 3
 
 
+def test_requests_are_those_of_the_first_ranks_engine() -> None:
+    engine, journal = make(0)
+    future = engine.submit(REQUEST)
+    assert not engine.idle and not journal.idle and engine.needs_steps
+    engine.begin_step()()
+    assert engine.idle and future.result() == Completion((3,), (-1.0,), "stop", 0)
+
+
 def test_other_ranks_do_nothing_and_refuse_to_generate() -> None:
     engine, journal = make(1)
     go_through(engine)
     assert journal.seen == ["close"] and engine.weights_version == 3 and engine.own_weights
-    with pytest.raises(EngineError, match="rank 1 has no server; ask the first rank of its group"):
-        engine.generate([REQUEST])
+    assert engine.idle and not engine.needs_steps
+    for call in (lambda: engine.generate([REQUEST]), lambda: engine.submit(REQUEST), engine.step):
+        with pytest.raises(EngineError, match="rank 1 has no server; ask the first rank of its group"):
+            call()
 
 
 def test_shares_are_put_together_when_it_wakes_and_when_there_is_news_while_it_is_awake(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -484,6 +485,15 @@ def test_threads_of_closed_engines_end(world: Any) -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SglangEngine(*tiny_policy(), **settings)
+
+
+def test_more_connections_than_open_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    SglangEngine(*tiny_policy(), url="http://x", max_concurrent=768).close()
+    with pytest.raises(
+        ConfigError, match=r"max_concurrent=769 .* may have 1024 open files; .*`ulimit -n 1025`"
+    ):
+        SglangEngine(*tiny_policy(), url="http://x", max_concurrent=769)
 
 
 def test_a_server_that_never_answers_is_an_error_and_leaves_the_engine_asleep() -> None:
