@@ -78,7 +78,7 @@ class Client:
         """
         return self._wait(self._call("POST", path, body or {}, timeout))
 
-    def start(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> Future[Any]:
+    def start(self, path: str, body: Mapping[str, Any]) -> Future[Any]:
         """Send ``body`` and return at once.
 
         Returns:
@@ -88,7 +88,7 @@ class Client:
         Raises:
             ServerLost: The client is closed.
         """
-        return self._submit(self._call("POST", path, body, timeout))
+        return self._submit(self._call("POST", path, body, None))
 
     def watch(self, alive: Callable[[], bool]) -> None:
         """End everything that is under way once the server is no longer alive, since its workers may hold connections open.

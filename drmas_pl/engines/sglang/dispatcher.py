@@ -25,15 +25,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from drmas_pl.engines.sglang.client import RequestTimeout, ServerLost
-from drmas_pl.engines.sglang.generate import ABORT_SECONDS, SamplingTarget, TaskRanks
+from drmas_pl.engines.sglang.generate import SamplingTarget, TaskRanks
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
+# Seconds that a server gets to answer requests that it was told to abort.
+ABORT_SECONDS: Final = 5.0
 
 
 class ServerUser(Protocol):

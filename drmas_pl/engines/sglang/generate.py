@@ -13,9 +13,6 @@ from drmas_pl.engines.sglang.settings import ServerApi
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
-# Seconds that a server gets to take note of an abort.
-ABORT_SECONDS = 5.0
-
 
 class TaskRanks:
     """Spreads tasks over data-parallel ranks, all requests of a task on one, so that they share its prefix cache.
@@ -91,7 +88,7 @@ class SamplingTarget:
         """Have the server end a request, which it then answers with finish reason ``abort``; does not wait for that."""
         # a server that is gone has ended it already
         with suppress(EngineError):
-            self.server.client.start("/abort_request", {"rid": rid}, timeout=ABORT_SECONDS)
+            self.server.client.start("/abort_request", {"rid": rid})
 
 
 def generate_body(

@@ -59,12 +59,6 @@ def test_refusals_silence_and_loss_are_told_apart(fake: FakeSglang, client: Clie
             other.close()
 
 
-def test_a_timeout_of_its_own_holds_for_what_is_started(fake: FakeSglang, client: Client) -> None:
-    fake.hooks["/flush_cache"] = slow(0.5, lambda body: True)
-    with pytest.raises(RequestTimeout, match=r"did not answer within 0\.1 s"):
-        client.start("/flush_cache", {}, timeout=0.1).result(20.0)
-
-
 def test_what_a_dead_server_has_not_answered_is_cancelled(
     fake: FakeSglang, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

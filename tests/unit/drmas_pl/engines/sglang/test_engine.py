@@ -375,11 +375,13 @@ def test_an_interrupt_while_the_server_works_aborts_its_work(world: Any) -> None
     engine.wake()
     engine.generate(REQUESTS)
     fake.delay = lambda body: 20.0
-    fake.hooks["/generate"] = lambda body: (
-        wait_for_main_thread("result"),
-        os.kill(os.getpid(), signal.SIGINT) if body["sampling_params"]["sampling_seed"] == 0 else None,
-        None,
-    )[2]
+
+    def interrupt(body: Any) -> None:
+        if body["sampling_params"]["sampling_seed"] == 0:
+            wait_for_main_thread("result")
+            os.kill(os.getpid(), signal.SIGINT)
+
+    fake.hooks["/generate"] = interrupt
     with pytest.raises(KeyboardInterrupt):
         engine.generate(REQUESTS)
     wait_until(lambda: len(fake.bodies("/abort_request")) == len(REQUESTS))
