@@ -152,11 +152,12 @@ def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iterat
     """Train as a resolved configuration says, from ``iteration`` on, and print the outcome; ``values`` takes what a sweeper optimises."""
     from drmas_pl.config.build import build_run
     from drmas_pl.config.folder import ConfigFile, check_folder
+    from drmas_pl.config.model_settings import with_named_roles
     from drmas_pl.config.report import header, outcome
     from drmas_pl.config.roles import with_chat_templates
     from drmas_pl.config.sweeps import check_metrics, sweep_value
 
-    plain = with_chat_templates(config)
+    plain = with_chat_templates(with_named_roles(config))
     check_folder(plain["output_dir"], plain["resume"])
     run = build_run(plain, callbacks=[ConfigFile(plain, iteration=iteration)])
     try:

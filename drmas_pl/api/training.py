@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.loading import load_model
 from drmas_pl.optim import OptimizerSettings
+from drmas_pl.program.chat_agent import ChatAgent
+from drmas_pl.program.execution import Program
+from drmas_pl.program.program_env import ProgramEnv
+from drmas_pl.program.program_team import ProgramTeam
 from drmas_pl.rewards.base import RewardFn
 from drmas_pl.rewards.question_env import QuestionEnv
 from drmas_pl.team import Team
@@ -33,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 def train(
-    team: Team | type[Team],
+    team: Team | type[Team] | Program,
     tasks: Source,
     *,
-    agents: Sequence[Agent] | Mapping[str, MakeAgent],
+    agents: Sequence[Agent | str] | Mapping[str, MakeAgent],
     model: str | Mapping[str, str],
     reward: RewardFn | None = None,
     validation: Source = None,
@@ -56,9 +61,11 @@ def train(
     """Train a team and return what came of it.
 
     Args:
-        team: The team around its environment; or the class of one that ends with a text, which ``reward`` then pays.
+        team: The team around its environment; the class of one that ends with a text, which ``reward`` then pays; or a program,
+            ``async def run(task, agents)``, which gives rewards itself.
         tasks: What to train on: tasks, rows with ``question`` and ``answer``, or a file of these.
-        agents: The team's agents, or their classes by name; any function of a name that returns an agent will do.
+        agents: The team's agents, or their classes by name; any function of a name that returns an agent will do. Of a program the
+            names suffice.
         model: A folder or a model's name, see :func:`~drmas_pl.models.loading.load_model`; or one for each agent by name.
         reward: A function of text and references, see :class:`~drmas_pl.rewards.base.RewardFn`; for a team that is given as a class.
         validation: What scores are taken on before and after, and chooses the best checkpoint. None keeps every tenth training task, at
@@ -84,7 +91,7 @@ def train(
         TypeError: An argument is of another type.
     """
     check_count("tasks_per_iteration", tasks_per_iteration, low=1)
-    made = _team(team, reward)
+    made = _team(team, reward, agents)
     named = _agents(made, agents, sampling)
     splits = _splits(tasks, validation)
     folder = Path(output_dir or f"outputs/{type(made).__name__}/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
@@ -133,8 +140,17 @@ def _engine(group: str, policy: Any, tokenizer: Any) -> Engine:
     return TransformersEngine(policy, tokenizer)
 
 
-def _team(team: Team | type[Team], reward: RewardFn | None) -> Team:
-    """Return the team, put around an environment that pays the reward where it is a class."""
+def _team(
+    team: Team | type[Team] | Program,
+    reward: RewardFn | None,
+    agents: Sequence[Agent | str] | Mapping[str, MakeAgent],
+) -> Team:
+    """Return the team: put around an environment that pays the reward where it is a class, or made of a program."""
+    if inspect.iscoroutinefunction(team):
+        if reward is not None:
+            raise ConfigError("reward pays teams that are given as a class; a program gives rewards itself")
+        names = [agent.name if isinstance(agent, Agent) else agent for agent in agents]
+        return ProgramTeam(ProgramEnv(team), names=names)
     if isinstance(team, Team):
         if reward is not None:
             raise ConfigError(
@@ -142,7 +158,9 @@ def _team(team: Team | type[Team], reward: RewardFn | None) -> Team:
             )
         return team
     if not (isinstance(team, type) and issubclass(team, Team)):
-        raise TypeError(f"team must be a team or a class derived from drmas_pl.Team, got {shown(team)}")
+        raise TypeError(
+            f"team must be a team, a class derived from drmas_pl.Team or async def run(task, agents), got {shown(team)}"
+        )
     if reward is None:
         raise ConfigError(
             f"train needs reward=, a function of text and references, or team={team.__name__}(env) around an environment that pays"
@@ -151,14 +169,15 @@ def _team(team: Team | type[Team], reward: RewardFn | None) -> Team:
 
 
 def _agents(
-    team: Team, agents: Sequence[Agent] | Mapping[str, MakeAgent], sampling: Mapping[str, Any] | None
+    team: Team, agents: Sequence[Agent | str] | Mapping[str, MakeAgent], sampling: Mapping[str, Any] | None
 ) -> dict[str, Agent]:
     """Return the agents of the team by name, in its order."""
+    more: dict[str, Any] = {} if sampling is None else {"sampling": sampling}
     if isinstance(agents, Mapping):
-        more = {} if sampling is None else {"sampling": sampling}
         named = {name: make(name, **more) for name, make in agents.items()}
     else:
-        named = {agent.name: agent for agent in agents}
+        given = [ChatAgent(agent, **more) if isinstance(agent, str) else agent for agent in agents]
+        named = {agent.name: agent for agent in given}
     if set(named) != set(team.possible_agents):
         raise ConfigError(
             f"agents must be exactly {list(team.possible_agents)} of {type(team).__name__}, got {list(named)}"

@@ -191,7 +191,7 @@ def build_team(node: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Team:
     Raises:
         ConfigError: The target is no team.
     """
-    team = build(node, "agents", env, skip=("name", "roles"))
+    team = build(node, "agents", env, skip=("name", "roles", "default_role"))
     if not isinstance(team, Team):
         raise ConfigError(
             f"agents._target_={node['_target_']} must give a team, got {shown(team)}; name a class derived from drmas_pl.Team"

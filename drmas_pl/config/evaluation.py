@@ -14,7 +14,7 @@ from typing import Any, Literal
 from drmas_pl.config.arguments import nearest, split_override
 from drmas_pl.config.compose import complete, compose_run, resolved
 from drmas_pl.config.construct import settings
-from drmas_pl.config.model_settings import role_model
+from drmas_pl.config.model_settings import role_model, with_named_roles
 from drmas_pl.config.stored import CONFIG, changed_config, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
@@ -88,7 +88,7 @@ def plan_evaluation(overrides: Sequence[str]) -> EvaluationPlan:
             f"say what to evaluate: checkpoint=RUN_FOLDER, or +env=… +agents=… model=… for a plain model{hint}"
         )
     if values.get("checkpoint") in (None, "", "null"):
-        config = resolved(complete(compose_run(overrides, config_name="evaluate")[0]))
+        config = with_named_roles(resolved(complete(compose_run(overrides, config_name="evaluate")[0])))
         return EvaluationPlan(_request(config), _frozen(config, {}), _models(config))
     checkpoint = find_checkpoint(str(values["checkpoint"]))
     manifest = read_checked(checkpoint)

@@ -94,7 +94,7 @@ def _kept(place: str) -> Sequence[str]:
         return OPTIMIZER_KEYS
     if place.startswith("agents.roles."):
         return (*ROLE_KEYS, *signature("drmas_pl.agent.Agent", place).names)
-    return {"env": ("name",), "agents": ("name", "roles")}.get(place, ())
+    return {"env": ("name",), "agents": ("name", "roles", "default_role")}.get(place, ())
 
 
 def _suggestion(path: str, known: set[str]) -> str:
@@ -134,8 +134,9 @@ def _known(config: Mapping[str, Any]) -> Iterator[str]:
     if "engine" in config:
         yield "engine.groups"
     yield from (f"logger.{name}" for name, node in (config.get("logger") or {}).items() if "_target_" in node)
-    for role in (config.get("agents") or {}).get("roles") or {}:
-        prefix = f"agents.roles.{role}"
+    agents = config.get("agents") or {}
+    places = [f"agents.roles.{role}" for role in agents.get("roles") or {}]
+    for prefix in [*places, *(["agents.default_role"] if "default_role" in agents else [])]:
         yield prefix
         yield from (f"{prefix}.{name}" for name in ROLE_KEYS)
         for section, kind in ROLE_SETTINGS.items():

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from drmas_pl.config.construct import settings
+from drmas_pl.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,23 @@ class ModelSettings:
     chat_template: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None
+
+
+def with_named_roles(config: dict[str, Any]) -> dict[str, Any]:
+    """Give every name in ``agents.names`` a role: what ``agents.roles`` says of it over ``agents.default_role``.
+
+    Raises:
+        ConfigError: A role is of nobody who is named.
+    """
+    agents = config["agents"]
+    if "default_role" not in agents:
+        return config
+    names = list(agents.get("names") or ())
+    wrong = [name for name in agents["roles"] if name not in names]
+    if wrong:
+        raise ConfigError(f"agents.roles names {wrong}, but agents.names={names}; add them to agents.names")
+    roles = {name: {**agents["default_role"], **(agents["roles"].get(name) or {})} for name in names}
+    return {**config, "agents": {**agents, "roles": roles}}
 
 
 def role_model(name: str, config: Mapping[str, Any]) -> ModelSettings:

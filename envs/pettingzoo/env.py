@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from gymnasium.spaces import Discrete
@@ -18,6 +17,7 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.integrations import spaces
 from drmas_pl.integrations.players import OnIllegal, PlayerOptions, PlayersEnv, ScriptedPlayer
 from drmas_pl.types import Task
+from drmas_pl.utils.named_function import import_function
 
 MASK = "action_mask"
 OBSERVATION = "observation"
@@ -348,7 +348,7 @@ def make_game(make: str | Callable[..., Any], arguments: Mapping[str, Any]) -> _
         from pettingzoo import AECEnv, ParallelEnv
     except ImportError as error:
         raise ConfigError("env=pettingzoo needs PettingZoo; install drmas_pl[pettingzoo]") from error
-    function = import_function(make) if isinstance(make, str) else make
+    function = import_function(make, "make") if isinstance(make, str) else make
     try:
         env = function(**arguments)
     except Exception as error:  # whatever a function of somebody else's raises
@@ -360,21 +360,3 @@ def make_game(make: str | Callable[..., Any], arguments: Mapping[str, Any]) -> _
     raise ConfigError(
         f"{make} must make a PettingZoo environment, AECEnv or ParallelEnv, got {type(env).__name__}"
     )
-
-
-def import_function(name: str) -> Callable[..., Any]:
-    """Import what ``package.module:function`` names.
-
-    Raises:
-        ConfigError: It is no such name, or cannot be imported.
-    """
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ConfigError(
-            f"make must be a function or its name as package.module:function, such as pettingzoo.classic.tictactoe_v3:env, got {name!r}"
-        )
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"make={name} cannot be imported: {error}") from error
-    return found

@@ -103,3 +103,9 @@ def test_games_train_from_the_command_line(
     assert main([*words, *SHORT, "env.max_turns=6"]) == 0
     logged = logged_by(tmp_path / "run")
     assert logged["train/failed"] == 0.0
+    if "+agents=players" in words:
+        rewards = [logged[f"train/player_{number}/reward"] for number in (0, 1)]
+        # an untrained model says nothing of use, so that who is first, or both at once, loses by the rules
+        at_once = "parallel" in words[1]
+        textarena = "+env=textarena" in words
+        assert rewards == ([-1.0, -1.0] if at_once else [-1.0, 1.0] if textarena else [-1.0, 0.0])

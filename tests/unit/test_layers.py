@@ -36,6 +36,7 @@ LAYERS = (
     ("kernels",),
     ("engines",),
     ("agent",),
+    ("program",),
     ("testing",),
     ("workers", "rollout", "data"),
     ("cluster",),

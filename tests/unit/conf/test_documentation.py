@@ -32,15 +32,18 @@ PLAYED = [
     ("pettingzoo", "players"),
     ("textarena", "players"),
     ("rock_paper_scissors", "self_play"),
+    ("program", "program"),
 ]
 ASKED = {
     "gymnasium": ("env.id=FrozenLake-v1",),
     "pettingzoo": ("env.make=pettingzoo.classic.rps_v2:env",),
     "textarena": ("env.id=TicTacToe-v0",),
+    "program": ("env.program=math:sqrt", "agents.names=[solver]"),
 }
 # Sections whose keys are one argument's business, and keys that mean the same everywhere.
 WHOLE = (
     "agents.roles",
+    "agents.default_role",
     "advantage.inner",
     "model.chat_options",
     "advantage.parents",

@@ -24,6 +24,9 @@ def length(text: str, references: Any) -> float:
     return len(text) / 100
 
 
+async def program(task: Any, agents: Any) -> None: ...
+
+
 def actor() -> SolutionActor:
     return SolutionActor("actor", template="compact", sampling={"max_new_tokens": 4})
 
@@ -120,7 +123,8 @@ def test_a_single_task_stands_in_both_splits(tmp_path: Path) -> None:
     [
         ({"reward": None}, ConfigError, r"^train needs reward=, .*team=SingleTeam\(env\)"),
         ({"team": SingleTeam(QuestionEnv(length))}, ConfigError, "^reward pays teams that are given as a class"),
-        ({"team": "single"}, TypeError, r"^team must be a team or a class .* got 'single' \(str\)$"),
+        ({"team": "single"}, TypeError, r"^team must be a team, a class .* got 'single' \(str\)$"),
+        ({"team": program}, ConfigError, "^reward pays teams that are given as a class; a program gives"),
         ({"agents": {"solver": SolutionActor}}, ConfigError, r"^agents must be exactly \['actor'\] .*\['solver'\]"),
         ({"frozen": ["nobody"]}, ConfigError, r"^frozen names \['nobody'\]; the team has \['actor'\]$"),
         ({"model": {}}, ConfigError, r"^model must name one for each agent, got none for \['actor'\]$"),
