@@ -15,10 +15,10 @@ from drmas_pl.cluster.settings import ClusterSettings
 from drmas_pl.engines.base import EngineFactory
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.adapters import LoraSettings
-from drmas_pl.workers.build import PolicyWorkerPlan, Sharing, ValueWorkerPlan, WorkerPlan
+from drmas_pl.workers.build import Sharing, WorkerPlan
 
 Handle = TypeVar("Handle", bound=RemoteWorker[Any, Any])
-Plan = TypeVar("Plan", PolicyWorkerPlan, ValueWorkerPlan)
+Plan = TypeVar("Plan", bound=WorkerPlan[Any, Any])
 
 
 def build_remote_workers(
@@ -53,7 +53,7 @@ def build_remote_workers(
     settings = pool.settings
     workers: dict[str, Handle] = {}
     groups = actor_groups_of(plans, "per_agent" if lora is None else "lora")
-    adapted = [lora is not None and any(plan.trains for plan in members) for members in groups]
+    adapted = [lora is not None and any(plan.settings.trainable for plan in members) for members in groups]
     for members in itertools.compress(groups, adapted):
         check_adapters(members, settings)
     for members, with_adapters in zip(groups, adapted, strict=True):
@@ -85,7 +85,7 @@ def build_remote_workers(
 
 def actor_groups_of(plans: Sequence[Plan], sharing: Sharing) -> list[tuple[Plan, ...]]:
     """Return which workers share processes: with ``lora`` those on one base model with adapters, otherwise none."""
-    adapted = {plan.model for plan in plans if plan.trains} if sharing == "lora" else set()
+    adapted = {plan.model for plan in plans if plan.settings.trainable} if sharing == "lora" else set()
     families = [
         tuple(plan for plan in plans if plan.model == model)
         for model in dict.fromkeys(plan.model for plan in plans)
@@ -97,7 +97,7 @@ def actor_groups_of(plans: Sequence[Plan], sharing: Sharing) -> list[tuple[Plan,
     ]
 
 
-def check_adapters(members: Sequence[WorkerPlan], settings: ClusterSettings) -> None:
+def check_adapters(members: Sequence[WorkerPlan[Any, Any]], settings: ClusterSettings) -> None:
     """Refuse to shard a base model with adapters.
 
     Raises:

@@ -59,7 +59,7 @@ class RankSpec:
         lora: Shape of the adapters, where the groups are adapters on one base model.
     """
 
-    plans: tuple[WorkerPlan, ...]
+    plans: tuple[WorkerPlan[Any, Any], ...]
     load: Load
     engine: EngineFactory | None = None
     strategy: Parallel
@@ -72,7 +72,7 @@ class RankSpec:
     @property
     def parallel(self) -> Parallel:
         """How ranks really share the model: weights that are never trained gain nothing from shards, since engines need them whole."""
-        return self.strategy if any(plan.trains for plan in self.plans) else "ddp"
+        return self.strategy if any(plan.settings.trainable for plan in self.plans) else "ddp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class RankProcess:
         engine.close()
         replica = fabric.to_device(fabric.strategy.precision.convert_module(copy.deepcopy(policy)))
         replica.requires_grad_(False).eval()
-        movable = any(plan.name == name and plan.offload == "all" for plan in spec.plans)
+        movable = any(plan.name == name and plan.settings.learning.offload == "all" for plan in spec.plans)
         return FullWeightsEngine(
             spec.engine(name, replica, tokenizer), policy=policy, replica=replica, movable=movable
         )

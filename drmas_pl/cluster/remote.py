@@ -20,11 +20,11 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.errors import GroupLost, LifecycleError
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.types import Turn
-from drmas_pl.workers.build import PolicyWorkerPlan, ValueWorkerPlan
+from drmas_pl.workers.build import PolicyWorkerPlan, ValueWorkerPlan, WorkerPlan
 from drmas_pl.workers.learner import UpdateReport
 from drmas_pl.workers.lifecycle import Lifecycle, State
 
-Plan = TypeVar("Plan", PolicyWorkerPlan, ValueWorkerPlan)
+Plan = TypeVar("Plan", bound=WorkerPlan[Any, Any])
 Rows = TypeVar("Rows")
 
 
@@ -56,7 +56,7 @@ class RemoteWorker(Generic[Plan, Rows]):
     ) -> None:
         self.plan: Plan = plan
         self.name, self.label = plan.name, plan.label
-        self.owner = f"{plan.kind} {plan.name!r}"
+        self.owner = f"{plan.worker.kind} {plan.name!r}"
         self.actor_group = actor_group
         self.monitor = StageMonitor(self.owner, plan.agent_names, timeout=timeout)
         self.max_retries, self.owns_devices = max_retries, owns_devices

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from lightning.fabric import Fabric
 from torch import nn
@@ -18,13 +19,15 @@ from drmas_pl.models.value_head import ValueModel
 from drmas_pl.optim import OptimizerSettings
 from drmas_pl.utils.validation import check_fields, check_type
 from drmas_pl.workers.learner import UpdateSettings
-from drmas_pl.workers.offload import Offload
 from drmas_pl.workers.policy_worker import PolicyWorker, PolicyWorkerSettings
 from drmas_pl.workers.schedule import GroupSchedule, Schedule, count_learning
-from drmas_pl.workers.value_worker import CRITIC, ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.value_worker import ValueWorker, ValueWorkerSettings
+from drmas_pl.workers.worker import Worker
 
 Sharing = Literal["shared", "per_agent", "lora"]
 CriticSharing = Literal["shared", "per_agent"]
+Member = TypeVar("Member")
+Settings = TypeVar("Settings", PolicyWorkerSettings, ValueWorkerSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,46 +53,54 @@ class AgentBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyWorkerPlan:
-    """A worker group before it has weights.
+class WorkerPlan(ABC, Generic[Member, Settings]):
+    """A worker before it has weights.
 
     Attributes:
-        name: Name of the group.
+        name: Name of the worker.
         model: Model that its weights start from.
-        agents: Agents that share them.
+        agents: Agents that share the weights, or names of those whom a critic judges.
         settings: How it learns.
     """
 
-    kind: ClassVar[str] = PolicyWorker.kind
+    worker: ClassVar[type[Worker[Any]]]
     name: str
     model: str
-    agents: tuple[Agent, ...]
-    settings: PolicyWorkerSettings
+    agents: tuple[Member, ...]
+    settings: Settings
 
     @property
     def label(self) -> str:
         """Its name, unique among all workers of a run."""
-        return self.name
+        return f"{self.worker.label_prefix}{self.name}"
+
+    @property
+    @abstractmethod
+    def agent_names(self) -> list[str]:
+        """Names of its agents, sorted."""
+
+    @abstractmethod
+    def build(
+        self, model: nn.Module, tokenizer: Any, *, fabric: Fabric, engine: EngineFactory | None = None
+    ) -> PolicyWorker | ValueWorker:
+        """Give the worker the weights of ``model``, and one that generates what ``engine`` returns for them."""
+
+
+class PolicyWorkerPlan(WorkerPlan[Agent, PolicyWorkerSettings]):
+    """A worker group before it has weights."""
+
+    __slots__ = ()
+    worker = PolicyWorker
 
     @property
     def agent_names(self) -> list[str]:
         """Names of its agents, sorted."""
         return sorted(agent.name for agent in self.agents)
 
-    @property
-    def trains(self) -> bool:
-        """Whether its weights are ever updated."""
-        return self.settings.trainable
-
-    @property
-    def offload(self) -> Offload:
-        """What leaves the accelerator while others work."""
-        return self.settings.update.offload
-
     def build(
-        self, model: nn.Module, tokenizer: Any, *, fabric: Fabric, engine: EngineFactory | None
+        self, model: nn.Module, tokenizer: Any, *, fabric: Fabric, engine: EngineFactory | None = None
     ) -> PolicyWorker:
-        """Give the group the weights of ``model``, and the engine that ``engine`` returns for them."""
+        """Give the group its weights and its engine."""
         assert engine is not None, "a policy needs an engine"
         return PolicyWorker(
             self.name,
@@ -102,33 +113,11 @@ class PolicyWorkerPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ValueWorkerPlan:
-    """A critic before it has weights.
+class ValueWorkerPlan(WorkerPlan[str, ValueWorkerSettings]):
+    """A critic before it has weights."""
 
-    Attributes:
-        name: Name of the critic.
-        model: Model whose backbone it starts from.
-        agents: Names of its agents.
-        settings: How it learns.
-    """
-
-    kind: ClassVar[str] = ValueWorker.kind
-    trains: ClassVar[bool] = True
-    name: str
-    model: str
-    agents: tuple[str, ...]
-    settings: ValueWorkerSettings
-
-    @property
-    def offload(self) -> Offload:
-        """What leaves the accelerator while others work."""
-        return self.settings.offload
-
-    @property
-    def label(self) -> str:
-        """Its name among all workers of a run; a worker group may have the critic's own."""
-        return f"{CRITIC}{self.name}"
+    __slots__ = ()
+    worker = ValueWorker
 
     @property
     def agent_names(self) -> list[str]:
@@ -147,9 +136,6 @@ class ValueWorkerPlan:
             fabric=fabric,
             settings=self.settings,
         )
-
-
-WorkerPlan = PolicyWorkerPlan | ValueWorkerPlan
 
 
 def assign_groups(bindings: Sequence[AgentBinding], sharing: Sharing) -> dict[str, list[AgentBinding]]:
@@ -259,7 +245,7 @@ def build_groups(
 
 
 def adapted_policies(
-    plans: Sequence[WorkerPlan],
+    plans: Sequence[WorkerPlan[Any, Any]],
     load: Callable[[str], tuple[nn.Module, Any]],
     lora: LoraSettings,
     *,
@@ -270,10 +256,12 @@ def adapted_policies(
     Models that nobody trains get no adapter and are left out.
     """
     policies: dict[str, tuple[nn.Module, Any]] = {}
-    for model in dict.fromkeys(plan.model for plan in plans if plan.trains):
+    for model in dict.fromkeys(plan.model for plan in plans if plan.settings.trainable):
         users = [plan for plan in plans if plan.model == model]
         base, tokenizer = load(model)
-        adapters = share_base(base, [plan.name for plan in users if plan.trains], lora, path=model, seed=seed)
+        adapters = share_base(
+            base, [plan.name for plan in users if plan.settings.trainable], lora, path=model, seed=seed
+        )
         alone = next(iter(adapters.values())).without_adapter()
         policies |= {plan.name: (adapters.get(plan.name, alone), tokenizer) for plan in users}
     return policies

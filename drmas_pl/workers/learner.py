@@ -157,26 +157,16 @@ Row = TypeVar("Row")
 Batch = TypeVar("Batch", bound=DeviceBatch)
 
 
-class UpdateTotals(ABC):
+class UpdateTotals(Protocol):
     """What an iteration's minibatches add up to; lives as long as one update."""
 
-    @abstractmethod
     def add(self, steps: Mapping[str, PartStep], *, stepped: bool) -> None:
-        """Count in a minibatch.
+        """Count in the parts of a minibatch; ``stepped`` tells whether the optimizer has made a step in this iteration before."""
+        ...
 
-        Args:
-            steps: Its parts by name.
-            stepped: Whether the optimizer has made a step in this iteration before.
-        """
-
-    @abstractmethod
     def write(self, report: UpdateReport, means: Mapping[str, float]) -> None:
-        """Write the metrics of the iteration into its report.
-
-        Args:
-            report: The report.
-            means: Means over optimizer steps of ``loss``, ``grad_norm``, ``lr``, and ``clipped``, the share of clipped gradients.
-        """
+        """Write the report's metrics; ``means`` are those over steps of ``loss``, ``grad_norm``, ``lr`` and gradients ``clipped``."""
+        ...
 
 
 class UpdateLoss(ABC, Generic[Row, Batch]):
@@ -222,10 +212,11 @@ class UpdateLoss(ABC, Generic[Row, Batch]):
         """Look at a minibatch of the first optimizer step, for what its user should be told."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Learner(Generic[Row, Batch]):
     """Learns from rows with one optimizer.
 
-    Args:
+    Attributes:
         owner: Who learns, for errors.
         label: Begins the names of dumped minibatches.
         model: Its weights.
@@ -238,27 +229,16 @@ class Learner(Generic[Row, Batch]):
         counters: Counts for its owner.
     """
 
-    def __init__(
-        self,
-        owner: str,
-        *,
-        label: str,
-        model: nn.Module,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        rate: LearningRate,
-        loss: UpdateLoss[Row, Batch],
-        fabric: Fabric,
-        settings: LearnerSettings,
-        counters: LearnerCounters,
-    ) -> None:
-        self.owner, self.label = owner, label
-        self.model, self.module = model, module
-        self.optimizer, self.rate = optimizer, rate
-        self.loss = loss
-        self.fabric = fabric
-        self.settings = settings
-        self.counters = counters
+    owner: str
+    label: str
+    model: nn.Module
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    rate: LearningRate
+    loss: UpdateLoss[Row, Batch]
+    fabric: Fabric
+    settings: LearnerSettings
+    counters: LearnerCounters
 
     def update(self, rows: Sequence[Row], *, seed: int) -> UpdateReport:
         """Run every optimizer step of an iteration.

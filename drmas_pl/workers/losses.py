@@ -6,7 +6,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,11 +20,9 @@ from drmas_pl.kernels.response_values import response_values
 from drmas_pl.models.value_head import ValueBatch, ValueRow, collate_values
 from drmas_pl.workers.learner import (
     LearnerCounters,
-    LearnerSettings,
     UpdateLoss,
     UpdateReport,
     UpdateSettings,
-    UpdateTotals,
 )
 from drmas_pl.workers.minibatches import loss_divisors, micro_batches
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation
@@ -40,77 +38,67 @@ _PROBE_TOKENS = 16
 Score = Callable[[nn.Module, Sequence[TrainingRow], Agent], Sequence[tuple[float, ...]]]
 
 
+@dataclass(slots=True, kw_only=True)
 class PolicyLoss(UpdateLoss[TrainingRow, TokenBatch]):
     """The objectives of the agents that share a policy; the rows of each agent are a part of a minibatch.
 
-    Args:
+    Attributes:
         agents: The agents by name, bound to the policy.
-        policy: The policy.
+        policy: The policy as Fabric has wrapped it.
         reference: Its reference policy, or None.
         score: Returns the log-probs of an agent's rows under a policy.
         pad_id: Padding id.
         fabric: Of the policy.
         settings: How it learns.
         counters: Tell the version of its weights.
+        mismatched: Agents of whom a mismatch was told.
     """
 
-    def __init__(
-        self,
-        agents: Mapping[str, Agent],
-        *,
-        policy: nn.Module,
-        reference: nn.Module | None,
-        score: Score,
-        pad_id: int,
-        fabric: Fabric,
-        settings: UpdateSettings,
-        counters: LearnerCounters,
-    ) -> None:
-        self._agents = agents
-        self._policy = policy
-        self._reference = reference
-        self._score = score
-        self._pad_id = pad_id
-        self._fabric = fabric
-        self._settings = settings
-        self._counters = counters
-        self._mismatched: set[str] = set()
+    agents: Mapping[str, Agent]
+    policy: nn.Module
+    reference: nn.Module | None
+    score: Score
+    pad_id: int
+    fabric: Fabric
+    settings: UpdateSettings
+    counters: LearnerCounters
+    mismatched: set[str] = field(default_factory=set)
 
     def prepare(self, rows: Sequence[TrainingRow], *, later: Collection[int]) -> list[TrainingRow]:
         """Attach the trainer's log-probs, to those of ``later`` minibatches, and the reference policy's where the settings ask for them."""
         out = list(rows)
-        recompute = self._settings.old_logp == "recompute"
-        for agent in self._agents.values():
+        recompute = self.settings.old_logp == "recompute"
+        for agent in self.agents.values():
             places = [place for place, row in enumerate(rows) if row.agent == agent.name]
             chosen = [place for place in places if place in later] if recompute else []
             if recompute:
-                scored = self._score(self._policy, [rows[place] for place in chosen], agent)
+                scored = self.score(self.policy, [rows[place] for place in chosen], agent)
                 for place, logp in zip(chosen, scored, strict=True):
                     out[place] = replace(out[place], old_logp=logp)
-            if self._reference is not None:
-                scored = self._score(self._reference, [rows[place] for place in places], agent)
+            if self.reference is not None:
+                scored = self.score(self.reference, [rows[place] for place in places], agent)
                 for place, logp in zip(places, scored, strict=True):
                     out[place] = replace(out[place], ref_logp=logp)
         return out
 
     def start_totals(self, rows: Sequence[TrainingRow]) -> PolicyTotals:
         """Return what counts the agents' minibatches."""
-        return PolicyTotals(self._stale(rows), recomputed=self._settings.old_logp == "recompute")
+        return PolicyTotals(self._stale(rows), recomputed=self.settings.old_logp == "recompute")
 
     def micro_batches(
         self, minibatch: Sequence[TrainingRow], *, stepped: bool
     ) -> dict[str, list[TokenBatch]]:
         """Cut each agent's rows into micro-batches."""
         # until the first step the policy is the old one, and its own log-probs are free of what another batch would round differently
-        on_policy = self._settings.old_logp == "recompute" and not stepped
-        divisors = loss_divisors(self._agents, minibatch, self._settings.agent_weight)
+        on_policy = self.settings.old_logp == "recompute" and not stepped
+        divisors = loss_divisors(self.agents, minibatch, self.settings.agent_weight)
         found = {
             name: list(
                 micro_batches(
-                    self._agents[name],
+                    self.agents[name],
                     minibatch,
-                    budget=self._settings.micro_batch_tokens,
-                    pad_id=self._pad_id,
+                    budget=self.settings.micro_batch_tokens,
+                    pad_id=self.pad_id,
                     denominator=divisor,
                     on_policy=on_policy,
                 )
@@ -121,7 +109,7 @@ class PolicyLoss(UpdateLoss[TrainingRow, TokenBatch]):
 
     def compute(self, part: str, batch: TokenBatch) -> dict[str, Tensor]:
         """Return what the agent's training step returns."""
-        return self._agents[part].training_step(batch)
+        return self.agents[part].training_step(batch)
 
     def masked(self, batch: TokenBatch) -> TokenBatch:
         """Return a batch that contributes nothing."""
@@ -129,12 +117,12 @@ class PolicyLoss(UpdateLoss[TrainingRow, TokenBatch]):
 
     def inspect(self, minibatch: Sequence[TrainingRow], steps: Mapping[str, PartStep]) -> None:
         """Say once what may be wrong where engine and trainer disagree, since ratios then start away from 1."""
-        for name in sorted(steps.keys() - self._stale(minibatch) - self._mismatched):
+        for name in sorted(steps.keys() - self._stale(minibatch) - self.mismatched):
             mismatch = steps[name].drift
-            if mismatch <= self._settings.mismatch_alarm:
+            if mismatch <= self.settings.mismatch_alarm:
                 continue
-            self._mismatched.add(name)
-            remedy = self._remedy(self._agents[name], minibatch[0])
+            self.mismatched.add(name)
+            remedy = self._remedy(self.agents[name], minibatch[0])
             if remedy is not None:
                 log.warning(
                     "engine and trainer disagree for agent %r: mean |log-prob difference| %.3g before any step; %s",
@@ -145,71 +133,73 @@ class PolicyLoss(UpdateLoss[TrainingRow, TokenBatch]):
 
     def _stale(self, rows: Sequence[TrainingRow]) -> frozenset[str]:
         """Name the agents of whom older weights than the present ones sampled any row."""
-        version = self._counters.weights_version
+        version = self.counters.weights_version
         return frozenset(row.agent for row in rows if row.weights_version not in (None, version))
 
     def _remedy(self, agent: Agent, row: TrainingRow) -> str | None:
         """Say why engine and trainer disagree, or what helps; None where the objective corrects for it."""
-        if self._settings.dropout:
+        if self.settings.dropout:
             return "since update.dropout=true; engines sample without dropout"
         layer = self._random_layer(row)
         if layer is not None:
             return f"{layer} draws random numbers in evaluation mode, so that no log-prob of this model can be relied on"
         if agent.objective.correction is not None:
             return None
-        recompute = "" if self._settings.old_logp == "recompute" else "update.old_logp=recompute and "
+        recompute = "" if self.settings.old_logp == "recompute" else "update.old_logp=recompute and "
         return f"set {recompute}objective.correction=token"
 
     def _random_layer(self, row: TrainingRow) -> str | None:
         """Name a layer that makes two equal forward passes differ, tried on a few tokens."""
         ids = (row.prompt_ids + row.response_ids)[:_PROBE_TOKENS]
-        with self._fabric.autocast():
-            found = layer_drawing_in_evaluation(self._policy, ids, self._fabric.device)
-        reshard(self._policy)
+        with self.fabric.autocast():
+            found = layer_drawing_in_evaluation(self.policy, ids, self.fabric.device)
+        reshard(self.policy)
         return found
 
 
-class PolicyTotals(UpdateTotals):
+@dataclass(slots=True)
+class PolicyTotals:
     """Minibatches of the agents that share a policy.
 
-    Args:
+    Attributes:
         stale: Agents of whom older weights sampled any row.
         recomputed: Whether old log-probs are the trainer's own.
+        agents: What was counted by agent.
     """
 
-    def __init__(self, stale: Collection[str], *, recomputed: bool) -> None:
-        self._stale, self._recomputed = stale, recomputed
-        self._agents: defaultdict[str, AgentTotals] = defaultdict(AgentTotals)
+    stale: Collection[str]
+    recomputed: bool
+    agents: defaultdict[str, AgentTotals] = field(default_factory=lambda: defaultdict(AgentTotals))
 
     def add(self, steps: Mapping[str, PartStep], *, stepped: bool) -> None:
         """Count in a minibatch."""
         for name, step in steps.items():
-            self._agents[name].add(step, stepped=stepped)
+            self.agents[name].add(step, stepped=stepped)
 
     def write(self, report: UpdateReport, means: Mapping[str, float]) -> None:
         """Write the metrics of the worker group and of its agents."""
         report.metrics = dict(means)
         report.agents = {
-            name: totals.result(stale=name in self._stale, recomputed=self._recomputed)
-            for name, totals in self._agents.items()
+            name: totals.result(stale=name in self.stale, recomputed=self.recomputed)
+            for name, totals in self.agents.items()
         }
 
 
+@dataclass(slots=True, kw_only=True)
 class ValueLoss(UpdateLoss[ValueRow, ValueBatch]):
     """The clipped value loss of a critic, averaged over all tokens of its agents.
 
-    Args:
+    Attributes:
         critic: The critic as Fabric has wrapped it.
         clip: How far a value may move from that before the update until its token's gradient is cut; None for no bound.
         pad_id: Padding id.
-        settings: How it learns.
+        budget: Largest number of tokens computed at once.
     """
 
-    def __init__(
-        self, critic: nn.Module, *, clip: float | None, pad_id: int, settings: LearnerSettings
-    ) -> None:
-        self._critic, self._clip = critic, clip
-        self._pad_id, self._budget = pad_id, settings.micro_batch_tokens
+    critic: nn.Module
+    clip: float | None
+    pad_id: int
+    budget: int
 
     def start_totals(self, rows: Sequence[ValueRow]) -> ValueTotals:
         """Return what counts the minibatches of rows with these values and returns."""
@@ -219,10 +209,10 @@ class ValueLoss(UpdateLoss[ValueRow, ValueBatch]):
         """Cut the rows of all agents into micro-batches."""
         rows = [line.row for line in minibatch]
         tokens = sum(len(row.response_ids) for row in rows)
-        chunks = chunk_rows(self._critic, rows, self._budget)
+        chunks = chunk_rows(self.critic, rows, self.budget)
         return {
             "value": [
-                collate_values([minibatch[index] for index in chunk], pad_id=self._pad_id, denominator=tokens)
+                collate_values([minibatch[index] for index in chunk], pad_id=self.pad_id, denominator=tokens)
                 for chunk in chunks
             ]
         }
@@ -232,12 +222,12 @@ class ValueLoss(UpdateLoss[ValueRow, ValueBatch]):
         tokens = batch.tokens
         assert tokens.denominator is not None, "a minibatch is divided as a whole"
         found = clipped_value_loss(
-            response_values(self._critic, tokens),
+            response_values(self.critic, tokens),
             batch.values,
             batch.returns,
             tokens.response_mask,
             denominator=tokens.denominator,
-            clip=self._clip,
+            clip=self.clip,
         )
         return {"loss": found.loss, "clipped": found.clipped, "tokens": tokens.response_mask.sum()}
 
@@ -248,7 +238,7 @@ class ValueLoss(UpdateLoss[ValueRow, ValueBatch]):
         return ValueBatch(tokens, nothing, nothing)
 
 
-class ValueTotals(UpdateTotals):
+class ValueTotals:
     """Minibatches of a critic.
 
     Args:

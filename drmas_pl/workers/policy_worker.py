@@ -56,6 +56,11 @@ class PolicyWorkerSettings:
     total_steps: int = 1
     checkpoint: Layout = "whole"
 
+    @property
+    def learning(self) -> UpdateSettings:
+        """Minibatches, micro-batches and guard rails."""
+        return self.update
+
 
 class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
     """One policy with optimizer and engine, bound to the agents it serves.
@@ -93,9 +98,7 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
         settings = settings or PolicyWorkerSettings()
-        super().__init__(
-            name, model=policy, fabric=fabric, settings=settings, learning=settings.update, hooks=hooks
-        )
+        super().__init__(name, model=policy, fabric=fabric, settings=settings, hooks=hooks)
         self.policy = self.model
         self.tokenizer = tokenizer
         # by name, so that neither gradient nor minibatches depend on the order in which agents are configured
@@ -221,7 +224,7 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
 
     def _loss(self) -> PolicyLoss:
         return PolicyLoss(
-            self.agents,
+            agents=self.agents,
             policy=self.module,
             reference=self.reference,
             score=self.score,

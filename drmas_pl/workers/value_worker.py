@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -42,6 +42,7 @@ class ValueWorkerSettings(LearnerSettings):
         ValueError: A number is out of range.
     """
 
+    trainable: ClassVar[bool] = True
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     value_clip: float | None = 0.2
     warmup: int = 0
@@ -56,6 +57,11 @@ class ValueWorkerSettings(LearnerSettings):
             raise ValueError(
                 f"value_clip must be positive, got {self.value_clip}; use null to switch clipping off"
             )
+
+    @property
+    def learning(self) -> LearnerSettings:
+        """Minibatches, micro-batches and guard rails."""
+        return self
 
 
 class ValueWorker(Worker[Sequence[ValueRow]]):
@@ -90,7 +96,7 @@ class ValueWorker(Worker[Sequence[ValueRow]]):
     ) -> None:
         check_precision(fabric.strategy.precision.precision)
         settings = settings or ValueWorkerSettings()
-        super().__init__(name, model=model, fabric=fabric, settings=settings, learning=settings)
+        super().__init__(name, model=model, fabric=fabric, settings=settings)
         self._agents = frozenset(agents)
         self.pad_id = pad_id
         if settings.activation_checkpointing:
@@ -118,9 +124,8 @@ class ValueWorker(Worker[Sequence[ValueRow]]):
         return values
 
     def _loss(self) -> ValueLoss:
-        return ValueLoss(
-            self.module, clip=self.settings.value_clip, pad_id=self.pad_id, settings=self.settings
-        )
+        budget = self.settings.micro_batch_tokens
+        return ValueLoss(critic=self.module, clip=self.settings.value_clip, pad_id=self.pad_id, budget=budget)
 
     def _flatten(self, rows: Sequence[ValueRow]) -> Sequence[ValueRow]:
         return rows

@@ -31,16 +31,13 @@ _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, Unpickling
 
 
 class WorkerSettings(Protocol):
-    """What a worker reads of its settings beside those of its learner.
-
-    Attributes:
-        optimizer: Optimizer and schedule.
-        total_steps: Planned optimizer steps of the whole run, for the schedule, whether or not all of them are made.
-        checkpoint: How sharded weights and optimizer state are saved: put together, or every rank its ``shards``.
-    """
+    """What a worker reads of its settings: see those of policies and critics."""
 
     @property
     def optimizer(self) -> OptimizerSettings: ...
+
+    @property
+    def learning(self) -> LearnerSettings: ...
 
     @property
     def total_steps(self) -> int: ...
@@ -69,7 +66,6 @@ class Worker(ABC, Generic[Rows]):
         model: Its weights.
         fabric: Places the model and scales gradients.
         settings: How it learns and is saved.
-        learning: Minibatches, micro-batches and guard rails among them.
         hooks: Called on lifecycle transitions.
     """
 
@@ -87,7 +83,6 @@ class Worker(ABC, Generic[Rows]):
         model: nn.Module,
         fabric: Fabric,
         settings: WorkerSettings,
-        learning: LearnerSettings,
         hooks: Sequence[TransitionHook] = (),
     ) -> None:
         self.name = name
@@ -104,7 +99,6 @@ class Worker(ABC, Generic[Rows]):
         self.learner: Learner[Any, Any] | None = None
         self.offload: WorkerOffload
         self.settings = settings
-        self._learning = learning
 
     @property
     @abstractmethod
@@ -133,7 +127,7 @@ class Worker(ABC, Generic[Rows]):
             ConfigError: It computes in a precision that cannot be trained with.
         """
         check_precision(self.fabric.strategy.precision.precision)
-        dropout = getattr(self._learning, "dropout", False)
+        dropout = getattr(self.settings.learning, "dropout", False)
         with self.lifecycle.phase(State.TRAINING), ready_to_learn(self.module, dropout=dropout):
             yield self.module
 
@@ -192,28 +186,27 @@ class Worker(ABC, Generic[Rows]):
             known = {"weights_version": 0, "planned_steps": record["steps"], **record}
             with self.offload.present("weights", "optimizer"):
                 load_state(self.model, self.optimizer, folder)
-            self.restore_counters({name: known[name] for name in asdict(self.counters)})
+            self._count_from(known)
         except (*_UNREADABLE, SafetensorError) as error:
             raise CheckpointError(f"checkpoint {folder} does not fit {self.owner}: {error}") from error
         with self.offload.present("weights"):
             self.take_over()
-
-    def restore_counters(self, found: Mapping[str, int]) -> None:
-        """Go on counting from what was saved."""
-        for name, value in found.items():
-            setattr(self.counters, name, value)
 
     def take_over(self) -> None:
         """Have what generates take over the weights, which must be on their device; nothing does unless a subclass says so."""
 
     def snapshot(self, folder: Path) -> None:
         """Write this rank's part of the state from which a stage is repeated; see :mod:`drmas_pl.workers.snapshot`."""
-        write_snapshot(self, folder)
+        with self.offload.present("weights", "optimizer"):
+            write_snapshot(folder, self.model, self.optimizer, asdict(self.counters), fabric=self.fabric)
 
     def restore(self, folder: Path | None) -> None:
         """Take over what :meth:`snapshot` wrote; every rank has to call it."""
-        if folder is not None:
-            read_snapshot(self, folder)
+        if folder is None:
+            return
+        with self.offload.present("weights", "optimizer"):
+            self._count_from(read_snapshot(folder, self.model, self.optimizer, fabric=self.fabric))
+            self.take_over()
 
     def describe(self) -> str:
         """Return nothing: the worker is in this process."""
@@ -222,6 +215,10 @@ class Worker(ABC, Generic[Rows]):
     def close(self) -> None:
         """Release everything for good."""
         self.lifecycle.move(State.CLOSED)
+
+    def _count_from(self, found: Mapping[str, Any]) -> None:
+        for name in asdict(self.counters):
+            setattr(self.counters, name, found[name])
 
     def _train(self) -> None:
         """Set up the model and its optimizer for updates."""
@@ -232,7 +229,7 @@ class Worker(ABC, Generic[Rows]):
         optimizer: Any = self.fabric.setup_optimizers(plain)
         self.optimizer = optimizer
         self.learner = Learner(
-            self.owner,
+            owner=self.owner,
             label=self.label,
             model=self.model,
             module=self.module,
@@ -240,7 +237,7 @@ class Worker(ABC, Generic[Rows]):
             rate=rate,
             loss=self._loss(),
             fabric=self.fabric,
-            settings=self._learning,
+            settings=self.settings.learning,
             counters=self.counters,
         )
 
@@ -253,7 +250,7 @@ class Worker(ABC, Generic[Rows]):
         self.module.eval()
         self.offload = WorkerOffload(
             self.owner,
-            what=self._learning.offload,
+            what=self.settings.learning.offload,
             models=models,
             optimizer=self.optimizer,
             device=self.fabric.device,

@@ -14,7 +14,6 @@ from drmas_pl.errors import LifecycleError
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, own_share
-from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 from tests.integration.test_shards import ROWS, assert_equal, state_of
@@ -57,11 +56,11 @@ def course(fabric: Fabric, offload: Any, folder: Path) -> dict[str, Any]:
         group.score(group.module, ROWS["writer"], group.agents["writer"])
     held["asleep"] = (weights(group), moments(group))
     group.save(folder / "saved")
-    write_snapshot(group, folder / "kept")
+    group.snapshot(folder / "kept")
     fabric.barrier()
     with group.training():
         group.update(ROWS, seed=5)
-    read_snapshot(group, folder / "kept")
+    group.restore(folder / "kept")
     with group.training():
         group.update(ROWS, seed=6)
     assert (weights(group), moments(group)) == held["asleep"]

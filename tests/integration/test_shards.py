@@ -16,7 +16,6 @@ from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.optim import named_state
 from drmas_pl.workers.policy_worker import PolicyWorker
 from drmas_pl.workers.shards import is_sharded, whole_state, whole_weights
-from drmas_pl.workers.snapshot import read_snapshot, write_snapshot
 from tests.helpers.ranks import on_ranks
 from tests.helpers.toy import make_groups
 
@@ -58,12 +57,12 @@ def sharded(fabric: Fabric, folder: Path) -> dict[str, Any]:
     loaded = state_of(group)
     learn(group)
     group.save(folder / "sharded")
-    write_snapshot(group, folder / "kept")
+    group.snapshot(folder / "kept")
     fabric.barrier()
     kept = state_of(group)
     learn(group)
     moved = state_of(group)
-    read_snapshot(group, folder / "kept")
+    group.restore(folder / "kept")
     return {
         "loaded": loaded,
         "kept": kept,
@@ -100,10 +99,10 @@ def test_checkpoints_and_kept_states_of_a_sharded_group(tmp_path: Path) -> None:
 
 def test_one_rank_keeps_the_state_of_a_group_that_is_not_sharded(tmp_path: Path) -> None:
     group = group_of(Fabric(accelerator="cpu", devices=1))
-    write_snapshot(group, tmp_path)
+    group.snapshot(tmp_path)
     start = state_of(group)
     learn(group)
-    read_snapshot(group, tmp_path)
+    group.restore(tmp_path)
     assert_equal(state_of(group), start)
     assert (group.counters.steps, group.weights_version) == (0, 0) and [
         path.name for path in tmp_path.iterdir()
