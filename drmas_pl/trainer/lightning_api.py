@@ -26,7 +26,7 @@ from drmas_pl.data.module import TaskDataModule
 from drmas_pl.rollout.collector import Collector
 from drmas_pl.team import Team
 from drmas_pl.trainer.run_directory import RunDirectory
-from drmas_pl.trainer.settings import EvaluationSettings
+from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import FitContext, RunState
 from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
@@ -69,6 +69,7 @@ class TrainerProperties:
     folder: RunDirectory
     state: RunState
     evaluation: EvaluationSettings
+    rollout: RolloutSettings
     module: TeamModule
     context: FitContext | None
     max_iterations: int

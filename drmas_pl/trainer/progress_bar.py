@@ -32,6 +32,7 @@ class ProgressBar(Callback):
         self._progress: RunProgress | None = None
         self._display: Display | None = None
         self._rollout_began = 0.0
+        self._rollout_ended: float | None = None
 
     def on_fit_start(self, trainer: TrainerProperties, pl_module: Any) -> None:  # type: ignore[override]
         """Begin to show the run."""
@@ -70,8 +71,13 @@ class ProgressBar(Callback):
     ) -> None:
         """Show how fast was sampled, and that rewards and advantages are computed."""
         if self._progress is not None:
-            seconds = time.perf_counter() - self._rollout_began
+            now = time.perf_counter()
+            # what is sampled ahead has been so since the rollout before
+            ahead = trainer.rollout.staleness and self._rollout_ended is not None
+            began = self._rollout_ended if ahead else self._rollout_began
+            seconds = now - (began or self._rollout_began)
             self._progress.tokens_per_second = sampled_tokens(rollout.trajectories) / max(seconds, 1e-9)
+            self._rollout_ended = now
             self._progress.conversation = next(iter(rollout.trajectories), None)
         self._enter("grade")
 

@@ -106,6 +106,24 @@ def test_causes_are_shown(recorders: list[Recorder]) -> None:
     assert bar._progress.causes == ["all rewards equal"] and bar._progress.metrics == {"train/reward": 0.5}
 
 
+@pytest.mark.parametrize(("staleness", "rate"), [(0, 4 / 1.0), (1, 4 / 9.0)])
+def test_tokens_per_second_count_since_sampling_began(
+    monkeypatch: pytest.MonkeyPatch, staleness: int, rate: float
+) -> None:
+    """Ahead, the second rollout has been sampled since the end of the first."""
+    times = iter([0.0, 0.0, 1.0, 1.0, 9.0, 9.0, 10.0, 10.0])
+    monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: next(times))
+    bar = ProgressBar()
+    bar._progress = RunProgress("", "", ("a",), 2, 0, 0.0)
+    bar._display = Recorder(bar._progress)
+    trainer: Any = SimpleNamespace(rollout=SimpleNamespace(staleness=staleness))
+    rollout: Any = SimpleNamespace(trajectories=[conversation()])
+    for index in range(2):
+        bar.on_rollout_start(trainer, None, (), index)
+        bar.on_rollout_end(trainer, None, rollout, index)
+    assert bar._progress.tokens_per_second == pytest.approx(rate)
+
+
 def test_outside_of_a_fit_nothing_is_shown() -> None:
     bar = ProgressBar()
     trainer: Any = SimpleNamespace()
