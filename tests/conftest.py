@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.helpers.leaks import changed_variables, left_behind, look, variables
+
 # Tests and the programs they start never ask the hub; set before huggingface_hub reads it.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 # Models of tests are too small for threads, which only take the cores from each other; set before torch reads it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -21,6 +24,24 @@ settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("drmas_pl")
 # A shell that starts tests in the background has them ignore Ctrl-C, which some of them press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a file of tests that leaves threads, processes or sockets behind, once what the file shares is closed."""
+    before = look()
+    yield
+    left = left_behind(before)
+    assert not left, f"this file's tests leave behind: {'; '.join(left)}"
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Fail a test that changes an environment variable and does not change it back."""
+    before = variables()
+    yield
+    changed = changed_variables(before)
+    assert not changed, f"the test changes the environment: {'; '.join(changed)}"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,99 @@
+"""What tests may leave behind: nothing that goes on running, and the environment as it was."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+# seconds for what is ending to be gone
+_PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a test could leave behind.
+
+    Attributes:
+        threads: Threads that would keep the process alive.
+        children: Process ids of child processes.
+        sockets: Inodes of open sockets.
+    """
+
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    sockets: frozenset[str]
+
+
+def look() -> Surroundings:
+    """Look at what is there now."""
+    return Surroundings(
+        frozenset(thread for thread in threading.enumerate() if not thread.daemon),
+        frozenset(_children()),
+        frozenset(_sockets()),
+    )
+
+
+def left_behind(before: Surroundings) -> list[str]:
+    """Return what is there now and was not before, in words; what is ending is waited for."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        found = _differences(before, look())
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables, but for the one that pytest changes all the time."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def changed_variables(before: dict[str, str]) -> list[str]:
+    """Return which variables are not what they were, in words."""
+    now = variables()
+    names = sorted(before.keys() | now.keys())
+    return [
+        f"{name}: {before.get(name)!r} became {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _differences(before: Surroundings, now: Surroundings) -> list[str]:
+    found = [f"thread {thread.name}" for thread in now.threads - before.threads if thread.is_alive()]
+    found += [f"process {child} ({_command(child)})" for child in now.children - before.children]
+    found += [f"open {socket}" for socket in now.sockets - before.sockets]
+    return found
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            found += [int(word) for word in task.read_text().split()]
+        except OSError:
+            # the thread ended meanwhile
+            continue
+    return found
+
+
+def _sockets() -> list[str]:
+    found = []
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            target = os.readlink(entry.path)
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return found
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ").strip()[:200]
+    except OSError:
+        return "gone"
