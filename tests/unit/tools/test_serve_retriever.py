@@ -44,7 +44,8 @@ def test_serves_until_it_is_told_to_stop(stop: signal.Signals) -> None:
         assert client.fingerprint.endswith("k1=1.2-b=0.4")
         assert client.search(["France capital"], 2)[0][0].id == "capital:France"
         body = json.dumps({"query": "France capital"}).encode()
-        reply = urllib3.request("POST", url, body=body, headers={"Content-Type": "application/json"})
+        with urllib3.PoolManager() as http:
+            reply = http.request("POST", url, body=body, headers={"Content-Type": "application/json"})
         assert len(reply.json()["result"][0]) == 1
     finally:
         program.send_signal(stop)
@@ -59,7 +60,8 @@ def test_listens_at_this_machine_unless_told_otherwise() -> None:
 def post(url: str, token: str | None = None) -> int:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     body = json.dumps({"query": "France capital"}).encode()
-    return urllib3.request("POST", url, body=body, headers=headers).status
+    with urllib3.PoolManager() as http:
+        return http.request("POST", url, body=body, headers=headers).status
 
 
 @pytest.mark.slow
