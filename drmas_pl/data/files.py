@@ -261,7 +261,7 @@ def _read_table(file: Path, batches: Callable[[Path], Iterator[Any]]) -> Iterato
 
 
 def _parquet_batches(file: Path) -> Iterator[Any]:
-    import pyarrow.parquet as parquet
+    from pyarrow import parquet
 
     with parquet.ParquetFile(file) as table:
         yield from table.iter_batches(batch_size=1024)

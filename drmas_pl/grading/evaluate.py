@@ -94,7 +94,7 @@ class _Evaluator:
         }
         return constants[name]()
 
-    def _apply(self, op: str, values: list[Any]) -> Any:  # noqa: C901 - one line per operation
+    def _apply(self, op: str, values: list[Any]) -> Any:  # noqa: C901, PLR0912 - one line per operation
         """Carry out one operation."""
         context = self._context
         first = values[0]

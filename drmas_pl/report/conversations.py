@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -281,7 +282,7 @@ def _flags(turn: Mapping[str, Any], phase: str) -> int:
 
 def _round(value: Any) -> float | int | None:
     """Shorten a number to three decimals; None for what is no finite number."""
-    if not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     short = round(float(value), 3)
     return int(short) if short == int(short) else short

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from cachetools import LRUCache
 
 from drmas_pl.retrieval.gathering import Gatherer
 
@@ -54,7 +55,7 @@ class Retriever(ABC):
             raise ValueError(f"cache_size must be >= 0, got {cache_size}; use 0 to turn the cache off")
         self.cache_size = cache_size
         self._find = self.lookup if max_batch is None else Gatherer(self.lookup, max_batch)
-        self._cache: OrderedDict[tuple[str, int], list[Passage]] = OrderedDict()
+        self._cache: LRUCache[tuple[str, int], list[Passage]] = LRUCache(max(cache_size, 1))
         self._lock = threading.Lock()
 
     @property
@@ -105,12 +106,9 @@ class Retriever(ABC):
 
     def _recall(self, query: str, k: int) -> list[Passage] | None:
         with self._lock:
-            if (query, k) in self._cache:
-                self._cache.move_to_end((query, k))
             return self._cache.get((query, k))
 
     def _remember(self, query: str, k: int, passages: list[Passage]) -> None:
-        with self._lock:
-            self._cache[query, k] = passages
-            if len(self._cache) > self.cache_size:
-                self._cache.popitem(last=False)
+        if self.cache_size:
+            with self._lock:
+                self._cache[query, k] = passages

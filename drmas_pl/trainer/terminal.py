@@ -5,6 +5,7 @@ Where the width does not suffice, columns are left out; a number is never cut.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,10 +98,10 @@ def trend(values: Sequence[float]) -> str:
     >>> trend([0.0, 0.5, 1.0])
     '▁▅█'
     """
-    high = max((value for value in values if value == value), default=0.0)
+    high = max((value for value in values if not math.isnan(value)), default=0.0)
     if high <= 0:
         return BLOCKS[0] * len(values)
-    places = (round((len(BLOCKS) - 1) * value / high) if value == value else 0 for value in values)
+    places = (round((len(BLOCKS) - 1) * value / high) if not math.isnan(value) else 0 for value in values)
     return "".join(BLOCKS[max(place, 0)] for place in places)
 
 

@@ -137,7 +137,7 @@ class MultiAgentTrainer(TrainerProperties):
         TypeError: An argument is of another type.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - takes its settings one by one
         self,
         *,
         max_iterations: int,

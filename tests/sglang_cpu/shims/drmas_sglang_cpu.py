@@ -25,7 +25,6 @@ class TorchvisionSchemas(MetaPathFinder):
 
             for operator in OPERATORS:
                 torch.library.define(f"torchvision::{operator}", SCHEMA)
-        return None
 
 
 def register():

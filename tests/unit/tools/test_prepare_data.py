@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as arrow
-import pyarrow.parquet as parquet
 import pytest
+from pyarrow import parquet
 
 from drmas_pl.data import check_disjoint, read_tasks
 from drmas_pl.data.files import read_rows

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pyarrow as arrow
-import pyarrow.parquet as parquet
 import pytest
+from pyarrow import parquet
 
 from drmas_pl.data.files import find_files, locate, read_rows, write_json_lines
 from drmas_pl.errors import DataError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as arrow
-import pyarrow.parquet as parquet
 import pytest
+from pyarrow import parquet
 
 from drmas_pl.data.files import SourceRow
 from drmas_pl.data.readers import parse_task, read_tasks, tasks_from_rows

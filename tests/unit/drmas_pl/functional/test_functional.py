@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import drmas_pl.functional as functional
+from drmas_pl import functional
 
 
 def test_every_exported_name_exists_once_and_in_order() -> None:

@@ -41,7 +41,7 @@ def test_segments_cover_all_places_in_depth_first_order(seed: int) -> None:
     assert packed.segments[0].start == 0 and packed.segments[-1].stop == packed.input_ids.shape[1]
     for before, after in zip(packed.segments, packed.segments[1:]):
         assert before.stop == after.start < after.stop <= after.end
-        assert before.end >= after.end or before.end == before.stop or before.end == after.start
+        assert before.end >= after.end or before.end in (before.stop, after.start)
 
 
 def test_a_shared_prompt_stands_once_and_unneeded_ends_are_left_out() -> None:
