@@ -58,6 +58,9 @@ class Client:
         self.url = url.rstrip("/")
         self.timeout = timeout
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        # guards the moment from which nothing more is taken; what came before it is ended when the client closes
+        self._gate = threading.Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
         self._thread.start()
@@ -100,17 +103,21 @@ class Client:
 
     def close(self) -> None:
         """Close all connections and end the thread; what other threads wait for counts as lost."""
-        if not self._loop.is_closed():
-            self._wait(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop.is_closed():
-            work.close()
-            raise ServerLost(f"the connection to {self.url} is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._gate:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ServerLost(f"the connection to {self.url} is closed")
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future = self._submit(work)

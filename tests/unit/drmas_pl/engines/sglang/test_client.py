@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from drmas_pl.engines.sglang.server import attach
 from drmas_pl.errors import EngineError
 from drmas_pl.testing import tiny_policy
 from tests.helpers.fake_sglang import FakeSglang, cut, slow
+from tests.helpers.pace import allowed
 
 
 @pytest.fixture
@@ -96,6 +98,27 @@ def test_what_another_thread_waits_for_counts_as_lost_when_the_client_is_closed(
         leave.set()
     with pytest.raises(ServerLost, match="is closed"):
         client.post("/generate")
+
+
+def test_what_is_sent_when_all_has_been_ended_is_refused_at_once(fake: FakeSglang) -> None:
+    ended, refused = threading.Event(), threading.Event()
+
+    class Late(Client):
+        async def _end(self) -> None:
+            await super()._end()
+            ended.set()
+            await asyncio.to_thread(refused.wait)
+
+    client = Late(fake.url)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    try:
+        assert ended.wait(allowed(10.0))
+        with pytest.raises(ServerLost, match="is closed"):
+            client.post("/generate")
+    finally:
+        refused.set()
+        closing.join()
 
 
 def test_what_another_thread_sends_while_the_client_is_being_closed_counts_as_lost(client: Client) -> None:
