@@ -64,7 +64,9 @@ def changed_variables(before: dict[str, str]) -> list[str]:
 
 def _differences(before: Surroundings, now: Surroundings) -> list[str]:
     found = [f"thread {thread.name}" for thread in now.threads - before.threads if thread.is_alive()]
-    found += [f"process {child} ({_command(child)})" for child in now.children - before.children]
+    commands = {child: _command(child) for child in now.children - before.children}
+    # rank processes, with what tracks their resources, are kept for the files that come later
+    found += [f"process {child} ({text})" for child, text in commands.items() if "multiprocessing" not in text]
     found += [f"open {socket}" for socket in now.sockets - before.sockets]
     return found
 

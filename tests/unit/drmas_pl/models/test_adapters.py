@@ -177,6 +177,7 @@ def test_an_adapter_of_another_shape_is_refused(pair: dict[str, AdapterPolicy], 
         pair["solver"].load_adapter_file(tmp_path / "nothing")
 
 
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")
 def test_an_adapter_that_is_not_all_there_is_refused(pair: dict[str, AdapterPolicy], tmp_path: Path) -> None:
     pair["solver"].save_pretrained(tmp_path)
     file = tmp_path / "adapter_model.safetensors"
