@@ -19,7 +19,7 @@ class Surroundings:
     Attributes:
         threads: Threads that would keep the process alive.
         children: Process ids of child processes.
-        sockets: Inodes of open sockets.
+        sockets: Sockets of the network that are open, by inode.
     """
 
     threads: frozenset[threading.Thread]
@@ -66,7 +66,9 @@ def _differences(before: Surroundings, now: Surroundings) -> list[str]:
     found = [f"thread {thread.name}" for thread in now.threads - before.threads if thread.is_alive()]
     commands = {child: _command(child) for child in now.children - before.children}
     # rank processes, with what tracks their resources, are kept for the files that come later
-    found += [f"process {child} ({text})" for child, text in commands.items() if "multiprocessing" not in text]
+    found += [
+        f"process {child} ({text})" for child, text in commands.items() if "multiprocessing" not in text
+    ]
     found += [f"open {socket}" for socket in now.sockets - before.sockets]
     return found
 
@@ -84,14 +86,29 @@ def _children() -> list[int]:
 
 def _sockets() -> list[str]:
     found = []
+    network = _network_sockets()
     for entry in os.scandir("/proc/self/fd"):
         try:
             target = os.readlink(entry.path)
         except OSError:
             continue
-        if target.startswith("socket:"):
+        if target.startswith("socket:[") and target[8:-1] in network:
             found.append(target)
     return found
+
+
+def _network_sockets() -> set[str]:
+    """Return the inodes of all TCP sockets; pipes to other processes are sockets, too, and are closed with these."""
+    return {
+        line.split()[9] for name in ("tcp", "tcp6") for line in _lines(Path(f"/proc/self/net/{name}"))[1:]
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _command(process: int) -> str:
