@@ -73,8 +73,15 @@ class Episode:
         if self.team.turn > turns[0].step:
             self.observation = told
         local_rewards = self.info["local_rewards"]
-        self.turns += (replace(turn, local_reward=local_rewards.get(turn.agent, 0.0)) for turn in turns)
-        self.turns[-1] = replace(self.turns[-1], reward=gained)
+        last = len(turns) - 1
+        self.turns += (
+            replace(
+                turn,
+                local_reward=local_rewards.get(turn.agent, 0.0),
+                reward=gained if place == last else 0.0,
+            )
+            for place, turn in enumerate(turns)
+        )
         self.reward += gained
         self.moves += 1
         for agent, paid in self.info["rewards"].items():
