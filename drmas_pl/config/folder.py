@@ -58,7 +58,8 @@ class ConfigFile(Callback):
 
     def _write(self) -> None:
         with writing("the configuration", self.path):
-            if self.path.exists():
+            # a device has no end
+            if self.path.is_file():
                 text = self.path.read_text()
                 if _same_settings(text, self.config):
                     return

@@ -34,6 +34,18 @@ from drmas_pl.config.literal import literal_values
 from drmas_pl.errors import CheckpointError, ConfigError
 
 CONFIG = "config.yaml"
+# What the file of every run has, of whatever version.
+_EVERY_RUN: Mapping[str, type | tuple[type, ...]] = {
+    "seed": int,
+    "sharing": str,
+    "env._target_": str,
+    "agents._target_": str,
+    "agents.roles": Mapping,
+    "optimizer": Mapping,
+    "rollout": Mapping,
+    "trainer": Mapping,
+    "model": Mapping,
+}
 # Sections with the same keys whatever is chosen: a run of an older version takes the default where it has none.
 _FIXED = ("data", "rollout", "evaluation", "trainer", "update", "optimizer", "objective", "schedule")
 
@@ -45,11 +57,23 @@ def read_config(run: Path) -> dict[str, Any]:
         CheckpointError: It is missing or damaged.
     """
     try:
-        return dict(yaml.safe_load((run / CONFIG).read_text()))
-    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        found = dict(yaml.safe_load((run / CONFIG).read_text()))
+        _check_sections(found)
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise CheckpointError(
             f"{run / CONFIG} cannot be read ({error}); a checkpoint is used with the configuration of its run"
         ) from error
+    return found
+
+
+def _check_sections(config: Mapping[str, Any]) -> None:
+    """Raise ValueError where a part is missing that every run has."""
+    for path, kind in _EVERY_RUN.items():
+        found: Any = config
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if not isinstance(found, kind):
+            raise ValueError(f"{path} is missing, or damaged")
 
 
 def changed_config(

@@ -379,6 +379,5 @@ def load_callbacks(path: Path) -> dict[str, Any]:
         return dict(torch.load(path / CALLBACKS, weights_only=True))
     except Exception as error:
         raise CheckpointError(
-            f"{path / CALLBACKS} cannot be read ({str(error).splitlines()[0]}); choose another checkpoint of the run, or delete the "
-            "file to let callbacks begin anew"
+            f"{path / CALLBACKS} cannot be read ({str(error).splitlines()[0]}); choose another checkpoint of the run"
         ) from error

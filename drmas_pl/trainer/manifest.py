@@ -61,8 +61,12 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         CheckpointError: It is missing, damaged or of another format.
     """
+    file = path / MANIFEST
     try:
-        record = json.loads((path / MANIFEST).read_text())
+        # a named pipe would be waited for
+        if file.exists() and not file.is_file():
+            raise ValueError("it is no file")
+        record = json.loads(file.read_text())
         if not isinstance(record, dict):
             raise ValueError(f"it holds {shown(record)}")
         if type(record.get("format")) is int and record["format"] not in READABLE:

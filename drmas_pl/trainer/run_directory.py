@@ -180,7 +180,7 @@ class RunDirectory:
             if record["iteration"] < iteration
             or (record["iteration"] == iteration and (validated or "time/validation" not in record))
         ]
-        if self.metrics.exists():
+        if self.metrics.is_file():
             with writing("the metrics", self.metrics):
                 write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -192,9 +192,10 @@ class RunDirectory:
 
     def summarizes(self, summary: Mapping[str, Any]) -> bool:
         """Tell whether the files that sum a run up are all there, and of this state of it."""
+        path = self.path / "summary.json"
         try:
-            there = json.loads((self.path / "summary.json").read_text())
-        except (OSError, ValueError):
+            there = json.loads(path.read_text()) if path.is_file() else None
+        except (OSError, ValueError, RecursionError):
             return False
         lasting = ("iterations", "before", "after", "before_greedy", "after_greedy", "best")
         is_same = isinstance(there, dict) and all(there.get(name) == summary[name] for name in lasting)
@@ -209,7 +210,7 @@ class RunDirectory:
     def _write_page(self) -> None:
         """Write ``report.html``; whatever a file holds, a page that cannot be made never costs a run that has ended."""
         try:
-            with writing("the page", self.page):
+            with self.optional("the page", self.page):
                 write_page([self.path], self.page)
         except Exception:
             log.exception("%s could not be made; make it later with: drmas-report %s", self.page, self.path)

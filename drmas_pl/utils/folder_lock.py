@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -93,10 +94,12 @@ class FolderLock:
         """Give the lock back, and delete a folder that was made for it and is empty; without one nothing happens."""
         if self._handle is None:
             return
-        if self.is_held:
-            self.path.unlink()
-            if self._made_folder and not any(self.path.parent.iterdir()):
-                self.path.parent.rmdir()
+        # what cannot be deleted any more is taken over by the next one
+        with suppress(OSError):
+            if self.is_held:
+                self.path.unlink()
+                if self._made_folder and not any(self.path.parent.iterdir()):
+                    self.path.parent.rmdir()
         os.close(self._handle)
         self._handle = None
 

@@ -31,7 +31,7 @@ class Base:
 
     Attributes:
         folder: Its folder; the checkpoint of its first iteration is whole as well.
-        longer: The run of three iterations.
+        longer: The same run with one iteration more.
     """
 
     folder: Path
@@ -50,19 +50,19 @@ def make_base(place: Path) -> Base:
         RuntimeError: One did not end well.
     """
     base = Base(place / "base", place / "longer")
-    for folder, more in (
-        (base.folder, "1"),
-        (base.folder, str(ITERATIONS)),
-        (base.longer, str(ITERATIONS + 1)),
-    ):
-        resumed = [f"resume={folder}", "trust=true"] if folder.exists() else [*WORDS, f"output_dir={folder}"]
-        outcome = run(program([*resumed, f"trainer.max_iterations={more}"]), folder=place)
-        if outcome.code != 0:
-            raise RuntimeError(f"the run without faults did not end well:\n{outcome.text[-3000:]}")
-        if more == "1":
-            shutil.copytree(folder / "checkpoints/iteration-000001", place / "first")
+    _train([*WORDS, f"output_dir={base.folder}", "trainer.max_iterations=1"], place)
+    shutil.copytree(base.folder / "checkpoints/iteration-000001", place / "first")
+    _train([f"resume={base.folder}", "trust=true", f"trainer.max_iterations={ITERATIONS}"], place)
     shutil.copytree(place / "first", base.folder / "checkpoints/iteration-000001", dirs_exist_ok=True)
+    shutil.copytree(base.folder, base.longer)
+    _train([f"resume={base.longer}", "trust=true", f"trainer.max_iterations={ITERATIONS + 1}"], place)
     return base
+
+
+def _train(words: list[str], place: Path) -> None:
+    outcome = run(program(words), folder=place)
+    if outcome.code != 0:
+        raise RuntimeError(f"the run without faults did not end well:\n{outcome.text[-3000:]}")
 
 
 def _cut(path: Path) -> None:
@@ -170,7 +170,9 @@ def _try(case: str, folder: Path, base: Base) -> Iterable[str]:
     if outcome.code == 0 and malicious and not case.startswith("pickle:"):
         faults.append("not refused")
     if outcome.code == 0:
-        faults += [name for name in differences(target, base.longer) if "config.yaml" not in name]
+        # what is damaged itself cannot be the same
+        allowed = "metrics differ" if case.startswith("metrics.jsonl") else ""
+        faults += [name for name in differences(target, base.longer) if name != allowed]
     elif outcome.code not in (1, 2):
         faults.append(f"exit code {outcome.code} ({outcome.text[-300:]!r})")
     elif len(outcome.error) > 2000 or outcome.error == "error: ":

@@ -20,6 +20,7 @@ from drmas_pl.env import StepResult
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
 from drmas_pl.types import MetricInfo
+from scripts.durability.damages import reseal
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 
 HERE = "tests.integration.test_cli_evaluate"
@@ -209,6 +210,7 @@ def test_each_agent_speaks_with_the_weights_of_the_named_checkpoint(trained: Pat
     save_file(
         {name: torch.zeros_like(value) for name, value in weights.items()}, file, metadata={"format": "pt"}
     )
+    reseal(last)
     assert main([f"checkpoint={last}", "output=zero.json", "trajectories=zero.jsonl"]) == 0
     texts = {
         turn.response_ids
@@ -287,14 +289,18 @@ def test_a_damaged_checkpoint_is_never_replaced_by_the_base_model(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last = trained / "checkpoints/iteration-000002"
-    (last / "groups/editor/model.safetensors").unlink()
-    refused(["checkpoint=run"], 2, "groups/editor holds no weights (no model.safetensors)", capsys)
-    shutil.rmtree(last / "groups/editor")
-    refused(["checkpoint=run"], 2, "groups/editor", capsys)
+    config = (trained / "config.yaml").read_text()
     (trained / "config.yaml").write_text("roles: [")
     refused(["checkpoint=run"], 1, "config.yaml cannot be read", capsys)
     (trained / "config.yaml").unlink()
     refused(["checkpoint=run"], 1, "a checkpoint is used with the configuration of its run", capsys)
+    (trained / "config.yaml").write_text(config)
+    (last / "groups/editor/model.safetensors").unlink()
+    refused(["checkpoint=run"], 1, "is damaged: groups/editor/model.safetensors is missing; ", capsys)
+    reseal(last)
+    refused(["checkpoint=run"], 2, "groups/editor holds no weights (no model.safetensors)", capsys)
+    shutil.rmtree(last / "groups/editor")
+    refused(["checkpoint=run"], 1, "is damaged: groups/editor/", capsys)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from drmas_pl.errors import CheckpointError, ConfigError
 from drmas_pl.trainer.callbacks import REFUSED
 from drmas_pl.trainer.settings import EvaluationSettings
+from scripts.durability.damages import reseal
 from tests.helpers.runs import StopAt, run
 from tests.helpers.toy import make_trainer
 
@@ -260,9 +261,13 @@ def test_callbacks_go_on_where_a_checkpoint_was(tmp_path: Path) -> None:
     assert counter.count == 4 and counter.seen == 2
     file = tmp_path / "checkpoints" / "iteration-000004" / "callbacks.pt"
     file.write_bytes(b"cut")
-    with pytest.raises(CheckpointError, match=r"callbacks.pt cannot be read .*, or delete the file"):
+    with pytest.raises(CheckpointError, match=r"is damaged: callbacks\.pt has 3 bytes"):
+        run(tmp_path, resume=tmp_path, max_iterations=5, callbacks=[Counter()])
+    reseal(file.parent)
+    with pytest.raises(CheckpointError, match=r"callbacks\.pt cannot be read .*; choose another checkpoint"):
         run(tmp_path, resume=tmp_path, max_iterations=5, callbacks=[Counter()])
     file.unlink()
+    reseal(file.parent)
     run(tmp_path, resume=tmp_path, max_iterations=5, callbacks=[Counter()])
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from drmas_pl.config.folder import ConfigFile, check_folder
-from drmas_pl.errors import CheckpointError, ConfigError, FolderInUse
+from drmas_pl.errors import CheckpointError, ConfigError, FolderInUse, StorageError
 from drmas_pl.utils.folder_lock import FolderLock
 
 
@@ -59,3 +59,9 @@ def test_another_configuration_is_kept_beside_the_new_one(tmp_path: Path) -> Non
         "config-until-iteration-000003.yaml": 1.0,
         "config-until-iteration-000003-2.yaml": 2.0,
     }
+
+
+def test_a_device_in_the_place_of_the_configuration_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match="No space left on device"):
+        ConfigFile({"output_dir": str(tmp_path)}).on_train_start(None, None)

@@ -183,3 +183,23 @@ def test_without_the_configuration_of_the_run_the_whole_command_line_is_needed(m
     plan = resume(folder, *SEARCH, "optimizer.lr=0.5")
     assert (plan.config["optimizer"]["lr"], plan.config["output_dir"]) == (0.5, folder)
     assert "whether settings have changed cannot be told" in plan.describe()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 3], "cannot be read"),
+        (lambda text: text.replace("sharing:", "shoring:"), "sharing is missing, or damaged"),
+        (lambda text: text.replace("  roles:", "  rules:"), "agents.roles is missing, or damaged"),
+        (lambda text: "[" * 5000, "cannot be read"),
+        (lambda text: "7", "cannot be read"),
+    ],
+)
+def test_a_damaged_configuration_is_a_sentence(
+    make: Make, change: Callable[[str], str], message: str
+) -> None:
+    folder = make()
+    file = Path(folder) / "config.yaml"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(CheckpointError, match=rf"config\.yaml .*{message}"):
+        resume(folder)

@@ -230,7 +230,7 @@ def test_neither_going_on_nor_evaluating_runs_what_a_folder_names(
     checkpoint = tmp_path / "run/checkpoints/iteration-000001"
     checkpoint.mkdir(parents=True)
     agents = dict.fromkeys(("verifier", "search", "answer"), "shared")
-    manifest = {"iteration": 1, "seed": 0, "agents": agents, "templates": agents, "data": {}}
+    manifest = {"iteration": 1, "seed": 0, "agents": agents, "templates": agents, "data": {}, "format": 1}
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({**stored, **node}))
     (tmp_path / "evil.py").write_text("open('started', 'w')\n")

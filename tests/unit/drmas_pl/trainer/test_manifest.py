@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ def test_a_missing_entry_is_named(tmp_path: Path) -> None:
 def test_a_deeply_nested_manifest_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match="cannot be read"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_that_is_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(CheckpointError, match=r"manifest\.json: it is no file"):
         read_manifest(tmp_path)
 
 

@@ -85,3 +85,22 @@ def test_the_curve_is_drawn_from_the_records(folder: RunDirectory) -> None:
 def test_a_run_without_records_can_be_drawn(tmp_path: Path) -> None:
     RunDirectory(tmp_path).write_report(["writer"], "toy")
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", "[" * 100_000, None])
+def test_what_is_no_summary_sums_nothing_up(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "summary.json"
+    path.symlink_to("/dev/full") if content is None else path.write_text(content)
+    names = ("iterations", "before", "after", "before_greedy", "after_greedy", "best")
+    assert not RunDirectory(tmp_path).summarizes(dict.fromkeys(names))
+
+
+def test_files_that_sum_another_state_up_are_written_again(tmp_path: Path) -> None:
+    names = ("iterations", "before", "after", "before_greedy", "after_greedy", "best")
+    folder, summary = RunDirectory(tmp_path), {**dict.fromkeys(names), "iterations": 3, "seconds": 1.0}
+    folder.write_summary(summary)
+    for path in (folder.plot, folder.page):
+        assert not folder.summarizes(summary)
+        path.touch()
+    assert folder.summarizes({**summary, "seconds": 2.0})
+    assert not folder.summarizes({**summary, "iterations": 4})

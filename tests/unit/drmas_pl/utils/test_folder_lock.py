@@ -192,3 +192,16 @@ def test_a_folder_that_cannot_be_made_or_a_link_is_a_storage_error(tmp_path: Pat
     with pytest.raises(StorageError, match="cannot be written to"):
         FolderLock(tmp_path).take()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_that_cannot_be_deleted_is_given_back_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch, FolderLock(tmp_path):
+        patch.setattr(os, "unlink", refuse)
+        patch.setattr(Path, "unlink", refuse)
+    with FolderLock(tmp_path):
+        pass
