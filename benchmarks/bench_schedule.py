@@ -27,6 +27,7 @@ from benchmarks.virtual_time import (
     Server,
     VirtualEngine,
     VirtualEnvExecutor,
+    VirtualSteppedEngine,
     free_running_seconds,
     lock_step_seconds,
     run_virtually,
@@ -62,6 +63,8 @@ class Case:
         longest: Largest number of tokens.
         servers: One for each of the agents that speak in turn.
         search: Seconds that the environment takes for every action but the last.
+        stepped: Whether the engine computes in the collector's process, which steps it.
+        env_latency: Steps of such an engine after which a trajectory goes on whose environment step ran beside it.
     """
 
     name: str
@@ -73,6 +76,8 @@ class Case:
     longest: int
     servers: tuple[Server, ...] = (Server(),)
     search: float = 0.0
+    stepped: bool = False
+    env_latency: int = 16
 
     @property
     def trajectories(self) -> int:
@@ -89,6 +94,7 @@ CASES = (
     MATH,
     replace(SEARCH, name="search, two models", servers=(LARGER, Server())),
     replace(SEARCH, name="search of 0.2 s", search=0.2),
+    replace(SEARCH, name="search of 0.2 s, in process", search=0.2, stepped=True),
     replace(SEARCH, name="10,000 trajectories", tasks=1250),
 )
 
@@ -158,17 +164,19 @@ def play(case: Case) -> tuple[list[Trajectory], float, float]:
     collector = Collector(
         kind(_Env(case.calls, case.search)),
         {name: _Silent(name) for name in names},
+        env_latency=case.env_latency,
         env_executor=(lambda: VirtualEnvExecutor(lambda: _Env.seconds)) if case.search else None,
     )
     tasks = [Task(f"task-{number:05}", "question") for number in range(case.tasks)]
     length = response_lengths(case)
+    engine = VirtualSteppedEngine if case.stepped else VirtualEngine
     # what was left behind before is not this case's to clean up
     gc.collect()
     started = time.process_time()
     trajectories, seconds = run_virtually(
         lambda: collector.collect_async(
             tasks,
-            {name: VirtualEngine(server, length) for name, server in zip(names, case.servers)},
+            {name: engine(server, length) for name, server in zip(names, case.servers)},
             Phase("bench", samples=case.samples),
         )
     )
@@ -274,9 +282,15 @@ def main(argv: list[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description="Play with the real collector on servers in virtual time.")
     parser.add_argument("--divide", type=int, default=1, help="play this many times fewer tasks")
+    parser.add_argument(
+        "--env-latency", type=int, default=16, help="rollout.env_latency of the case in process"
+    )
     parser.add_argument("--out", type=Path, help="write the records to this JSON file")
     options = parser.parse_args(argv)
-    records = [measure(replace(case, tasks=max(case.tasks // options.divide, 1))) for case in CASES]
+    records = [
+        measure(replace(case, tasks=max(case.tasks // options.divide, 1), env_latency=options.env_latency))
+        for case in CASES
+    ]
     print(render(records))
     if options.out:
         options.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")

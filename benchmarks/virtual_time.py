@@ -43,6 +43,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return the virtual time, in seconds."""
         return self._clock.now
 
+    def compute(self, seconds: float) -> None:
+        """Let time pass in which this thread is busy."""
+        self._clock.now += seconds
+
 
 def run_virtually(main: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, float]:
     """Run a coroutine in virtual time and return its result and how many virtual seconds it took."""
@@ -109,22 +113,31 @@ class VirtualEngine(Engine):
         return True
 
     def _begin(self) -> None:
+        seconds = self._admit()
+        self._stepping = seconds > 0
+        if self._stepping:
+            asyncio.get_running_loop().call_later(seconds, self._end)
+
+    def _admit(self) -> float:
+        """Give places to those who wait, and return the seconds that the next step takes; 0 if there is nothing to do."""
         while self._waiting and len(self._running) < self.server.capacity:
             future, length = self._waiting.popleft()
             self._admitted += 1
             heapq.heappush(self._running, (self._steps + length, self._admitted, future, length))
-        self._stepping = bool(self._running)
-        if self._stepping:
-            seconds = self.server.step_seconds(len(self._running))
-            self.busy_seconds += seconds
-            asyncio.get_running_loop().call_later(seconds, self._end)
+        seconds = self.server.step_seconds(len(self._running)) if self._running else 0.0
+        self.busy_seconds += seconds
+        return seconds
 
-    def _end(self) -> None:
+    def _release(self) -> None:
+        """End a step: answer what is done."""
         self._steps += 1
         while self._running and self._running[0][0] <= self._steps:
             _, _, future, length = heapq.heappop(self._running)
             if future.set_running_or_notify_cancel():
                 future.set_result(self._completion(length))
+
+    def _end(self) -> None:
+        self._release()
         # after those who go on now, so that their next request is part of the next step
         asyncio.get_running_loop().call_soon(self._begin)
 
@@ -132,6 +145,33 @@ class VirtualEngine(Engine):
         if length not in self._completions:
             self._completions[length] = Completion((1,) * length, (0.0,) * length, "stop", 0)
         return self._completions[length]
+
+
+class VirtualSteppedEngine(VirtualEngine):
+    """Does the same in the thread of the event loop, step by step, as an engine of this process does."""
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Let a request wait for its place."""
+        future: Future[Completion] = Future()
+        self._waiting.append((future, self.length(request)))
+        return future
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits or is decoded."""
+        return not (self._waiting or self._running)
+
+    def begin_step(self) -> Callable[[], None]:
+        """Return what decodes one token of every sequence."""
+        return self._step
+
+    def _step(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        seconds = self._admit()
+        if seconds > 0:
+            loop.compute(seconds)
+            self._release()
 
 
 class VirtualEnvExecutor:

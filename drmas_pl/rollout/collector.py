@@ -94,7 +94,7 @@ class Collector:
         *,
         max_calls: int = 64,
         env_workers: int = 0,
-        env_latency: int = 8,
+        env_latency: int = 16,
         env_timeout: float | None = None,
         env_executor: Callable[[], EnvExecutor] | None = None,
         max_concurrent: int | None = None,

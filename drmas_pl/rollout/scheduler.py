@@ -97,7 +97,7 @@ class Scheduler:
         engines: Iterable[Engine],
         *,
         env_executor: EnvExecutor | None = None,
-        env_latency: int = 8,
+        env_latency: int = 16,
         env_timeout: float | None = None,
     ) -> None:
         distinct = list({id(engine): engine for engine in engines}.values())

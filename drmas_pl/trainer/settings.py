@@ -38,7 +38,7 @@ class RolloutSettings:
     align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
     env_workers: int = 0
-    env_latency: int = 8
+    env_latency: int = 16
     env_timeout: float | None = None
     residency: Residency = "all"
     staleness: Literal[0, 1] = 0

@@ -51,8 +51,9 @@ def test_two_servers_take_hardly_longer_than_the_busier_one() -> None:
     assert record["busier"] > 0.5 * record["seconds"]
 
 
-def test_searches_are_hidden_behind_generation() -> None:
-    record = measure(small(SEARCH, search=0.2))
+@pytest.mark.parametrize("stepped", [False, True])
+def test_searches_are_hidden_behind_generation(stepped: bool) -> None:
+    record = measure(small(SEARCH, search=0.2, stepped=stepped))
     assert record["without_searches"] < record["seconds"] <= 1.1 * record["without_searches"]
     # one after the other they would take longer than everything else
     assert record["turns"] * 0.2 > record["seconds"]

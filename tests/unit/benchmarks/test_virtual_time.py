@@ -13,6 +13,7 @@ from benchmarks.virtual_time import (
     Server,
     VirtualEngine,
     VirtualEnvExecutor,
+    VirtualSteppedEngine,
     free_running_seconds,
     lock_step_seconds,
     run_virtually,
@@ -74,6 +75,21 @@ def test_a_server_takes_the_time_of_its_model(
     engine = VirtualEngine(server, lambda asked: asked.seed)
     found, seconds = run_virtually(lambda: finish(engine, *lengths))
     assert found == expected and seconds == max(expected) == engine.busy_seconds
+
+
+def test_an_engine_of_this_process_takes_the_same_time_when_it_is_stepped() -> None:
+    async def main() -> list[float]:
+        engine = VirtualSteppedEngine(TWO, lambda asked: asked.seed)
+        futures = [engine.submit(request(tokens)) for tokens in (1, 3, 1)]
+        ends: dict[int, float] = {}
+        while not engine.idle:
+            engine.step()
+            for at, future in enumerate(futures):
+                if future.done():
+                    ends.setdefault(at, asyncio.get_running_loop().time())
+        return [ends[at] for at in range(3)]
+
+    assert run_virtually(main)[0] == [2.0, 5.5, 4.0]
 
 
 def test_a_request_that_was_given_up_is_not_answered() -> None:
