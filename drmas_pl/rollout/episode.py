@@ -73,15 +73,12 @@ class Episode:
         if self.team.turn > turns[0].step:
             self.observation = told
         local_rewards = self.info["local_rewards"]
-        last = len(turns) - 1
-        self.turns += (
-            replace(
-                turn,
-                local_reward=local_rewards.get(turn.agent, 0.0),
-                reward=gained if place == last else 0.0,
-            )
-            for place, turn in enumerate(turns)
-        )
+        for place, turn in enumerate(turns, 1):
+            local_reward = local_rewards.get(turn.agent, 0.0)
+            reward = gained if place == len(turns) else 0.0
+            # most turns are paid nothing, and a copy costs more than the rest of this
+            is_paid = local_reward != 0 or reward != 0
+            self.turns.append(replace(turn, local_reward=local_reward, reward=reward) if is_paid else turn)
         self.reward += gained
         self.moves += 1
         for agent, paid in self.info["rewards"].items():
