@@ -93,8 +93,44 @@ class LockStep(Engine):
         return self.engine.generate(requests)
 
 
-def measure(words: argparse.Namespace) -> dict[str, Any]:
-    """Play and return seconds, tokens and calls of every run of both ways."""
+def compare(
+    engine: Engine,
+    collector: Collector,
+    tasks: Sequence[Task],
+    *,
+    samples: int,
+    repeats: int,
+) -> dict[str, list[dict[str, Any]]]:
+    """Play both ways in turns.
+
+    Args:
+        engine: Awake.
+        collector: Of one agent, ``talker``.
+        tasks: What to play.
+        samples: Trajectories per task.
+        repeats: How often each way is played.
+
+    Returns:
+        Seconds, calls and tokens of every run, for each way.
+    """
+    ways: list[tuple[str, Engine]] = [("lock step", LockStep(engine)), ("each for itself", engine)]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in ways}
+    for repeat in range(repeats):
+        for name, way in ways if repeat % 2 == 0 else reversed(ways):
+            # the weights are the same, but with new ones a server forgets prefixes
+            engine.sync(engine.weights_version + 1)
+            start = time.monotonic()
+            played = collector.collect(tasks, {"talker": way}, Phase("bench", samples=samples))
+            seconds = time.monotonic() - start
+            turns = [turn for trajectory in played for turn in trajectory.turns]
+            tokens = sum(len(turn.response_ids) for turn in turns)
+            found[name].append({"seconds": seconds, "calls": len(turns), "tokens": tokens})
+            print(f"{name}: {seconds:.1f} s, {len(turns)} calls, {tokens} tokens", flush=True)
+    return found
+
+
+def measure(words: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Start a server and play; see :func:`compare`."""
     model, tokenizer = load_model(words.model, dtype="float32")
     engine = SglangEngine(
         model,
@@ -113,28 +149,15 @@ def measure(words: argparse.Namespace) -> dict[str, Any]:
     collector = Collector(Talk(Conversation(*words.calls)), {"talker": agent})
     texts = make_prompts(tokenizer, words.tasks, tokens=64)
     tasks = [Task(f"t{at}", text["text"]) for at, text in enumerate(texts)]
-    found: dict[str, Any] = {"lock step": [], "each for itself": []}
     try:
         engine.wake()
         engine.generate([GenerationRequest((1, 2, 3), SamplingParams(max_new_tokens=8), seed=0)])
-        for repeat in range(words.repeats):
-            ways = [("lock step", LockStep(engine)), ("each for itself", engine)]
-            for name, way in ways if repeat % 2 == 0 else reversed(ways):
-                # the weights are the same, but with new ones the server forgets prefixes
-                engine.sync(engine.weights_version + 1)
-                start = time.monotonic()
-                played = collector.collect(tasks, {"talker": way}, Phase("bench", samples=words.samples))
-                seconds = time.monotonic() - start
-                turns = [turn for trajectory in played for turn in trajectory.turns]
-                tokens = sum(len(turn.response_ids) for turn in turns)
-                found[name].append({"seconds": seconds, "calls": len(turns), "tokens": tokens})
-                print(f"{name}: {seconds:.1f} s, {len(turns)} calls, {tokens} tokens", flush=True)
+        return compare(engine, collector, tasks, samples=words.samples, repeats=words.repeats)
     finally:
         engine.close()
-    return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print a table and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine-python", required=True)
@@ -147,7 +170,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cache-tokens", type=int, default=32768)
     parser.add_argument("--out", type=Path)
-    words = parser.parse_args()
+    words = parser.parse_args(arguments)
     found = measure(words)
     rows = [
         [
