@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from drmas_pl.report.live_server import ServedRuns, create_view
 from drmas_pl.report.run_page import write_page
 from tests.helpers.run_folders import (
     agent_metrics,
@@ -271,3 +275,32 @@ def test_fifty_thousand_conversations_load_in_three_seconds(
     small = loading(10)
     # an ordinary machine shows the small page within a quarter of a second; a loaded one gets more time for both
     assert loading(50_000) < 3 * max(1.0, small / 0.25)
+
+
+def test_a_served_page_is_loaded_anew_when_its_run_has_gone_on(tmp_path: Path, browser: Any) -> None:
+    uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
+    run = write_unfinished_run(tmp_path / "run")
+    place = socket.create_server(("127.0.0.1", 0))
+    app = create_view(ServedRuns(tmp_path))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+    thread.start()
+    noise: list[str] = []
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.set_default_navigation_timeout(PATIENCE)
+        page.on("console", lambda message: noise.append(message.text))
+        page.on("pageerror", lambda error: noise.append(str(error)))
+        (name,) = ServedRuns(tmp_path).folders()
+        page.goto(f"http://127.0.0.1:{place.getsockname()[1]}/runs/{name}/")
+        assert "iteration 2 of 6" in page.locator("#main").inner_text()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write("\n" + json.dumps(agent_metrics(5)) + "\n")
+        wait_until(lambda: "iteration 5 of 6" in page.locator("#main").inner_text())
+        assert not noise
+    finally:
+        context.close()
+        server.should_exit = True
+        thread.join()
+        place.close()
