@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as WaitedTooLong
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from drmas_pl.errors import ContractError, EnvironmentFault
+from drmas_pl.program.endpoint import Endpoint, open_client
 from drmas_pl.types import Message, Task
 from drmas_pl.utils.validation import check_returned, shown, to_number
 
@@ -26,6 +27,14 @@ Program = Callable[[Task, Any], Awaitable[Any]]
 ROLES: Final = ("system", "user", "assistant")
 # passes of the event loop without a further call after which a program waits for its agents: a few levels of gather and create_task
 _QUIET_PASSES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent wrote, and whether it ended by itself (``stop``) or was cut off (``length``)."""
+
+    text: str
+    finish_reason: Literal["stop", "length"] = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,8 @@ class ProgramAgent:
         Returns:
             What it wrote, without think parts; all that came where the limit of tokens cut it off.
         """
-        return await self._calls.ask(self.name, _read_messages(messages))
+        answer = await self._calls.ask(self.name, _read_messages(messages))
+        return answer.text
 
     async def ask(self, text: str, *, system: str = "") -> str:
         """Let the agent answer a single text, with a system text before it if there is one."""
@@ -80,6 +90,20 @@ class ProgramAgents(Mapping[str, ProgramAgent]):
     def __init__(self, names: Sequence[str], calls: _Calls, seed: int) -> None:
         self.random = random.Random(seed)
         self._agents = {name: ProgramAgent(name, calls) for name in names}
+        self._calls = calls
+
+    async def openai(self) -> Any:
+        """Return an ``openai.AsyncOpenAI`` that talks to the agents; ``model`` names one.
+
+        Chat completions with ``messages`` and ``n`` are answered, everything else is refused by name.
+
+        Raises:
+            ConfigError: The openai library is missing.
+        """
+        return await open_client(Endpoint(tuple(self._agents), self._chat))
+
+    async def _chat(self, name: str, messages: Any) -> Answer:
+        return await self._calls.ask(name, _read_messages(messages))
 
     def __getitem__(self, name: str) -> ProgramAgent:
         if name not in self._agents:
@@ -97,14 +121,14 @@ class _Calls:
     """Calls that wait for an answer, by agent and in their order, and what agents were paid."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.waiting: dict[str, deque[tuple[tuple[Message, ...], asyncio.Future[str]]]] = {
+        self.waiting: dict[str, deque[tuple[tuple[Message, ...], asyncio.Future[Answer]]]] = {
             name: deque() for name in names
         }
         self.rewards: dict[str, float] = {}
         self.count = 0
 
-    async def ask(self, name: str, messages: tuple[Message, ...]) -> str:
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async def ask(self, name: str, messages: tuple[Message, ...]) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.waiting[name].append((messages, answer))
         self.count += 1
         return await answer
@@ -141,7 +165,7 @@ class Execution:
         self.names = tuple(names)
         self.seed = seed
         self.timeout = timeout
-        self.answers: list[dict[str, str]] = []
+        self.answers: list[dict[str, Answer]] = []
         self._calls = _Calls(self.names)
         self._running: asyncio.Task[Any] | None = None
         self._do(self._start(ProgramAgents(self.names, self._calls, seed)))
@@ -168,7 +192,7 @@ class Execution:
         calls = self._calls.waiting[name]
         return calls[0][0] if calls else ()
 
-    def answer(self, texts: Mapping[str, str]) -> None:
+    def answer(self, texts: Mapping[str, Answer]) -> None:
         """Answer the first waiting call of each of some agents, and let the program go on."""
         self.answers.append(dict(texts))
         self._do(self._answer(texts))
@@ -194,7 +218,7 @@ class Execution:
         weakref.finalize(self, _cancel, self._running).atexit = False
         await self._settle()
 
-    async def _answer(self, texts: Mapping[str, str]) -> None:
+    async def _answer(self, texts: Mapping[str, Answer]) -> None:
         for name, text in texts.items():
             _, waiting = self._calls.waiting[name].popleft()
             waiting.set_result(text)
@@ -246,13 +270,21 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _text(content: Any) -> Any:
+    """Return the text of a message whose content is given in parts; anything else as it is."""
+    parts = content if isinstance(content, list) else []
+    if parts and all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
+        return "".join(str(part.get("text", "")) for part in parts)
+    return content
+
+
 def _read_messages(messages: Any) -> tuple[Message, ...]:
     """Return a chat as messages whose author is the role."""
     check_returned("what chat is given", messages, (list, tuple), "a list of messages with role and content")
     found = []
     for message in messages:
         role = message.get("role") if isinstance(message, Mapping) else None
-        content = message.get("content") if isinstance(message, Mapping) else None
+        content = _text(message.get("content")) if isinstance(message, Mapping) else None
         if role not in ROLES or not isinstance(content, str):
             raise ContractError(
                 f"a message must have a role out of {', '.join(ROLES)} and a text as content, got {shown(message)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import gymnasium
 
@@ -16,11 +16,14 @@ from drmas_pl.env import StepResult
 from drmas_pl.errors import ContractError
 from drmas_pl.parsing import Parsed
 from drmas_pl.program.chat_agent import ChatAgent
-from drmas_pl.program.execution import Execution
+from drmas_pl.program.execution import Answer, Execution
 from drmas_pl.program.program_env import ProgramEnv
 from drmas_pl.team import Move, Step, Team
 from drmas_pl.types import Message
 from drmas_pl.utils.validation import shown
+
+# flag of an utterance that was cut off
+_CUT: Final = "cut"
 
 
 class ProgramTeam(Team):
@@ -79,7 +82,8 @@ class ProgramTeam(Team):
 
     def interpret(self, agent: str, parsed: Parsed) -> Parsed:
         """Hand over whatever was said."""
-        return Parsed("valid", action=parsed.action)
+        flags = frozenset({_CUT}) if parsed.status == "truncated" else frozenset()
+        return Parsed("valid", action=parsed.action, flags=flags)
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Answer the only call that waits."""
@@ -88,7 +92,12 @@ class ProgramTeam(Team):
     def play_jointly(self, utterances: Mapping[str, Parsed]) -> Move:
         """Answer the calls that wait, and end the episode if the program ends."""
         execution = self._execution
-        execution.answer({agent: said.action for agent, said in utterances.items()})
+        execution.answer(
+            {
+                agent: Answer(said.action, "length" if _CUT in said.flags else "stop")
+                for agent, said in utterances.items()
+            }
+        )
         if not execution.over:
             return Move(self._asked())
         found = execution.result()

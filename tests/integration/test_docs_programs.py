@@ -23,3 +23,25 @@ def test_the_page_runs_from_top_to_bottom(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [name for name, _ in lines] == ["poet", "critic", "editor"]
     assert float(lines[1][1]) in (0.0, 0.1)
+
+
+@pytest.mark.adapters
+def test_the_program_with_a_client_trains(tmp_path: Path) -> None:
+    import drmas_pl
+
+    space: dict[str, object] = {}
+    exec(compile(BLOCKS[2], str(PAGE), "exec"), space)
+    tasks = [drmas_pl.Task(f"n{n}", f"Write the number {n}.", (str(n),)) for n in range(4)]
+    result = drmas_pl.train(
+        space["run_with_client"],  # type: ignore[arg-type]
+        tasks,
+        agents=["poet"],
+        model="random:llama-tiny",
+        iterations=1,
+        samples=2,
+        sampling={"max_new_tokens": 4},
+        output_dir=tmp_path / "run",
+        record=("train",),
+    )
+    played = result.trajectories("train")
+    assert len(played) == 6 and all(len(trajectory.turns) == 2 for trajectory in played)
