@@ -1,7 +1,7 @@
 """Whether a policy may be decoded, and by which path, found out before anything is sampled.
 
-Place in the data flow: :class:`~drmas_pl.engines.transformers.TransformersEngine` asks here for its forward pass. Splitting attention into
-prompts and responses reads keys and values from the cache, which is wrong for models that change them between cache and attention.
+Place in the data flow: :class:`~drmas_pl.engines.transformers.TransformersEngine` asks here for its forward pass. Attention that is split
+into blocks reads keys and values from the cache, which is wrong for models that change them between cache and attention.
 Neither names nor configurations tell, so the path is tried out on a few tokens against a forward pass without any cache.
 """
 
@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.decoding import RunningBatch
 from drmas_pl.engines.model_runner import ModelRunner
+from drmas_pl.engines.samples import Admission
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
-from drmas_pl.kernels.row_cache import BufferPool
 from drmas_pl.types import GenerationRequest, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # two correct computations of a log-prob differ by less than this; the second in half precision
 _TOLERANCE: Final = 2e-3
 _HALF_TOLERANCE: Final = 0.1
-# Two prompts of different length, so that one is padded; one prompt has two samples, so that a row splits.
+# Two prompts of different length, the second of which joins later; the first has two samples, so that a row splits.
 _PROMPTS: Final = ((5, 6, 7, 8, 9, 10, 11), (5, 6, 7, 8, 9, 10, 11), (12, 13, 14))
 _STEPS: Final = 3
 _splits: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -52,7 +52,7 @@ def check_architecture(policy: Any) -> None:
 def make_runner(policy: Any) -> ModelRunner:
     """Return the fastest forward pass that gives a policy's own log-probs.
 
-    A model is tried out once. The second choice joins prompts and responses before attention, which takes more time and memory.
+    A model is tried out once. The second choice joins the blocks of each row before attention, which takes more time and memory.
 
     Args:
         policy: A Transformers causal language model in evaluation mode.
@@ -75,7 +75,7 @@ def make_runner(policy: Any) -> ModelRunner:
             f"{type(policy).__name__} cannot be decoded by engine=transformers: {reason}; choose engine=sglang or another model"
         )
     log.warning(
-        "%s is decoded with prompts and responses joined, which takes more time and memory: attention split into both %s",
+        "%s is decoded with the blocks of each row joined, which takes more time and memory: attention split into them %s",
         type(policy).__name__,
         fault,
     )
@@ -88,36 +88,45 @@ def _fault(policy: Any, runner: ModelRunner) -> str | None:
     """Decode a few tokens and say what is wrong with their log-probs; None when they are those of a plain forward pass."""
     device = next(policy.parameters()).device
     size = policy.config.get_text_config().vocab_size
-    requests = [
-        GenerationRequest(
-            tuple(token % size for token in prompt), SamplingParams(max_new_tokens=_STEPS), seed
+    admissions = [
+        Admission(
+            GenerationRequest(
+                tuple(token % size for token in prompt), SamplingParams(max_new_tokens=_STEPS), seed
+            ),
+            _STEPS,
         )
         for seed, prompt in enumerate(_PROMPTS)
     ]
-    batch = DecodeBatch(
+    batch = RunningBatch(
         runner,
-        requests,
-        [_STEPS] * len(requests),
         stop_token_ids=frozenset(),
         stop_reached=lambda ids, texts: False,
         device=device,
-        buffers=BufferPool(),
+        max_blocks=len(_PROMPTS),
+        store=False,
     )
     try:
-        batch.run()
+        batch.admit(admissions[:2])
+        batch.decode()
+        finished = batch.admit(admissions[2:])
+        while len(batch):
+            finished += batch.decode()
     except Exception as error:  # a model that is built otherwise may fail anywhere in its own code
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"fails with {type(error).__name__}: {reason}"
     worst = 0.0
     precise = True
-    for request, ids, logprobs in zip(requests, batch.ids.tolist(), batch.logprobs):
+    for sample in finished:
+        if sample.finish is None:
+            return "gives logits that are not finite"
+        prompt = sample.admission.request.prompt_ids
         logits = policy(
-            input_ids=torch.tensor([[*request.prompt_ids, *ids]], device=device), use_cache=False
+            input_ids=torch.tensor([[*prompt, *sample.ids]], device=device), use_cache=False
         ).logits
         precise = precise and logits.dtype not in (torch.bfloat16, torch.float16)
-        first = len(request.prompt_ids) - 1
-        wanted = token_logprobs(logits[0, first:-1].float(), torch.tensor(ids, device=device)).cpu()
-        worst = max(worst, float((wanted - torch.from_numpy(logprobs)).abs().max()))
+        ids = torch.tensor(sample.ids, device=device)
+        wanted = token_logprobs(logits[0, len(prompt) - 1 : -1].float(), ids).cpu()
+        worst = max(worst, float((wanted - torch.tensor(sample.logprobs)).abs().max()))
     if worst <= (_TOLERANCE if precise else _HALF_TOLERANCE):
         return None
     return f"gives log-probs that are off by {worst:.2g} from a plain forward pass"

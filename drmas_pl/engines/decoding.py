@@ -1,266 +1,245 @@
-"""Prefill and decode one batch of requests with a Transformers causal language model.
+"""The running batch: prefill what joins, decode a token of every row, let go of what has ended.
 
-Every distinct prompt is computed and stored once. Its samples share a row of the batch until they differ
-(:mod:`.branching`), and a row whose samples have ended leaves the batch at once, so nothing is ever sampled after an end token.
+Every distinct prompt of an admission is computed once, and what a prompt shares with stored prefixes or with rows that are running is not
+computed at all. Samples of a prompt share a row until they differ (:mod:`drmas_pl.kernels.branching`). Rows of any age stand beside each
+other; one whose samples have ended leaves at once, so that nothing is ever sampled after an end token.
 
-Legend: S samples, R rows, P distinct prompts, W longest prompt, V vocabulary.
+Legend: S samples, R rows, P distinct prompts of an admission, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from drmas_pl.engines.model_runner import ModelRunner
-from drmas_pl.engines.sampling import draw, uniform
-from drmas_pl.errors import EngineError
+from drmas_pl.engines.samples import Admission, Finished, Flags, Samples
+from drmas_pl.kernels.block_rows import BlockRows, Rows
 from drmas_pl.kernels.branching import Ints, branch
-from drmas_pl.kernels.decode_attention import PromptRows, Span, rows_by_prompt
-from drmas_pl.kernels.prefixes import columns_of, shared_prefixes
-from drmas_pl.kernels.row_cache import BufferPool, RowCache
-from drmas_pl.parsing import FinishReason
-from drmas_pl.types import GenerationRequest
+from drmas_pl.kernels.paged_cache import PagedCache
+from drmas_pl.kernels.prefixes import Prompt
 
 # a further forward pass costs about as much as computing this many padding tokens
 _PASS_OVERHEAD = 128
-# a further span of attention costs about as much as reading this many padding tokens
-_SPAN_OVERHEAD_ON_CPU = 512
-_SPAN_OVERHEAD_ON_ACCELERATORS = 65536
-# prompts without live samples are forgotten once they are this share of all
-_DEAD_SHARE = 0.25
 
 
-class DecodeBatch:
-    """Generates a batch whose worst case fits into memory.
+class RunningBatch:
+    """Requests that are being continued.
 
     Args:
-        runner: Computes the model's logits.
-        requests: At least one request.
-        max_tokens: How many tokens each may sample.
+        runner: Computes the model's logits; may be replaced by another one of equal weights.
         stop_token_ids: Ids that end a response.
         stop_reached: Recognises stop texts.
         device: Where the model is.
-        buffers: Keeps keys and values; may be shared with later batches.
-        earlier: Batches of the same weights and buffers whose prompts these may continue.
+        max_blocks: Bound on the blocks in use, by rows and stored prefixes; exceeded only by what is admitted alone.
+        store: Whether prompts and responses stay stored, so that later prompts can continue them.
 
     Attributes:
-        prompts: Distinct prompts, by length.
-        cache: Their keys and values.
-        buffer_set: Number of the buffers that hold the prompts; different from those of the earlier batches.
-        ids: (S, T) sampled ids; what lies beyond a sample's length is meaningless.
-        logprobs: (S, T) their log-probabilities.
-        lengths: (S,) number of sampled ids.
-        finish: Why each sample ended.
+        prompt_tokens: Prompt tokens computed so far.
+        reserved: Blocks that what is running may need in all.
     """
 
     def __init__(
         self,
         runner: ModelRunner,
-        requests: Sequence[GenerationRequest],
-        max_tokens: Sequence[int],
         *,
         stop_token_ids: frozenset[int],
         stop_reached: Callable[[Sequence[int], Sequence[str]], bool],
         device: torch.device,
-        buffers: BufferPool,
-        earlier: Sequence[DecodeBatch] = (),
+        max_blocks: int,
+        store: bool,
     ) -> None:
-        self._runner = runner
+        self.runner = runner
+        self.prompt_tokens = 0
+        self.reserved = 0
         self._device = device
-        self._stop_reached = stop_reached
-        self.prompts = sorted(dict.fromkeys(request.prompt_ids for request in requests), key=len)
-        self._width = len(self.prompts[-1])
-        index = {prompt: row for row, prompt in enumerate(self.prompts)}
-        # per live sample, in the order of the requests
-        self._live = np.arange(len(requests))
-        self._row: Ints = np.array([index[request.prompt_ids] for request in requests])
-        # per row its prompt, and per prompt its length
-        self._prompt: Ints = np.arange(len(self.prompts))
-        self._prompt_length: Ints = np.array([len(prompt) for prompt in self.prompts])
-        self._spans = self._make_spans()
-        self._max_tokens = np.array(max_tokens)
-        self._seeds = torch.tensor([request.seed for request in requests], device=device)
-        self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
-        self._stop_texts = {
-            i: request.sampling.stop for i, request in enumerate(requests) if request.sampling.stop
-        }
-        settings = [
-            (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k)
-            for request in requests
-        ]
-        self._settings = list(dict.fromkeys(settings))
-        self._setting = np.array([self._settings.index(setting) for setting in settings])
-        self._earlier = tuple(earlier)
-        self.buffer_set: int = min(set(range(len(earlier) + 1)) - {batch.buffer_set for batch in earlier})
-        sizes = {
-            "prompts": len(self.prompts),
-            "width": self._width,
-            "rows": len(requests),
-            "length": max(max_tokens),
-        }
+        self._max_blocks = max_blocks
+        self._store = store
         # processors would widen half precision anew in every step
         wide = torch.float32 if runner.splits_attention and device.type == "cpu" else None
-        self.cache = RowCache(runner.layers, **sizes, buffers=buffers, buffer_set=self.buffer_set, dtype=wide)
-        self.ids = np.zeros((len(requests), max(max_tokens)), dtype=np.int64)
-        self.logprobs = np.zeros((len(requests), max(max_tokens)), dtype=np.float32)
-        self.lengths = np.zeros(len(requests), dtype=np.int64)
-        self.finish: list[FinishReason] = ["length"] * len(requests)
+        self._memory = BlockRows(
+            PagedCache(runner.layers, dtype=wide), device=device, max_blocks=max_blocks
+        )
+        self._samples = Samples(stop_token_ids, stop_reached, device)
+        # row and group of each live sample; those of one prompt that were admitted at once are a group
+        self._row: Ints = np.zeros(0, np.int64)
+        self._group: Ints = np.zeros(0, np.int64)
+        self._groups = 0
+        # token that comes next, per row
+        self._token: Ints = np.zeros(0, np.int64)
 
-    def run(self) -> None:
-        """Sample until every response has ended; results are in ``ids``, ``logprobs``, ``lengths`` and ``finish``."""
-        logits = self._prefill()
-        # a chain of batches would never be freed
-        self._earlier = ()
-        for step in range(self.ids.shape[1]):
-            tokens = self._sample(logits, step)
-            going = ~self._ended(tokens, step)
-            if not going.any():
-                return
-            self._live = self._live[going]
-            logits = self._advance(self._row[going], tokens[going], step)
+    @property
+    def running(self) -> list[Admission]:
+        """What is running."""
+        return self._samples.admissions
 
-    def _prefill(self) -> Tensor:
-        """Return (P, V) logits after every distinct prompt."""
-        missing = self._prompt_length - self._reuse_prefixes()
+    def __len__(self) -> int:
+        """Return S."""
+        return len(self._row)
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether there is memory for keys and values."""
+        return self._memory.cache.holds_memory
+
+    def fitting(self, waiting: Sequence[Admission]) -> int:
+        """Return how many of those that wait, from the first on, may be admitted now; at least one when nothing is running."""
+        blocks = self.reserved
+        prompts: set[Prompt] = set()
+        for number, admission in enumerate(waiting):
+            blocks += admission.own_blocks
+            if admission.request.prompt_ids not in prompts:
+                prompts.add(admission.request.prompt_ids)
+                blocks += admission.prompt_blocks
+            if blocks > self._max_blocks and (len(self) or number):
+                return number
+        return len(waiting)
+
+    def admit(self, admissions: Sequence[Admission]) -> list[Finished]:
+        """Compute the prompts and sample the first token of each request.
+
+        Args:
+            admissions: At least one.
+
+        Returns:
+            Requests that have ended already.
+        """
+        prompts = sorted(dict.fromkeys(admission.request.prompt_ids for admission in admissions), key=len)
+        number = {prompt: at for at, prompt in enumerate(prompts)}
+        row = np.array([number[admission.request.prompt_ids] for admission in admissions])
+        first_row = len(self._token)
+        first = len(self)
+        self._group = np.concatenate([self._group, row + self._groups])
+        self._groups += len(prompts)
+        self._samples.add(admissions)
+        self._row = np.concatenate([self._row, row + first_row])
+        self._count_reserved()
+        rows, known = self._memory.make(prompts, reserved=self.reserved)
+        self._memory.add(rows)
+        self._token = np.concatenate([self._token, np.zeros(len(prompts), np.int64)])
+        try:
+            logits = self._prefill(prompts, rows, rows.length - known)
+        except Exception:
+            joined = set(map(id, admissions))
+            self.drop(lambda admission: id(admission) in joined)
+            raise
+        if self._store:
+            for at, prompt in enumerate(prompts):
+                self._memory.store(prompt, rows, at)
+        return self._sample(logits, first, first_row)
+
+    def decode(self) -> list[Finished]:
+        """Sample one more token of every running request.
+
+        Returns:
+            Requests that have ended with it.
+        """
+        positions = self._memory.rows.length
+        self._memory.grow()
+        splits = self.runner.splits_attention
+        logits = self.runner.decode(
+            self._tensor(self._token),
+            self._tensor(positions),
+            cache=self._memory.cache,
+            plan=self._memory.open_decode() if splits else None,
+            mask=None if splits else self._memory.open_joined(),
+        )
+        return self._sample(logits, 0, 0)
+
+    def drop(self, given_up: Callable[[Admission], bool]) -> None:
+        """Let go of requests, those that ``given_up`` tells."""
+        going = np.array([not given_up(admission) for admission in self.running], bool)
+        if going.all():
+            return
+        kept, row = np.unique(self._row[going], return_inverse=True)
+        self._memory.keep(kept)
+        self._token = self._token[kept]
+        self._let_go(going, row)
+
+    def forget(self) -> None:
+        """Forget stored prefixes, whose keys and values are those of other weights."""
+        self._memory.forget()
+
+    def _prefill(self, prompts: Sequence[Prompt], rows: Rows, missing: Ints) -> Tensor:
+        """Compute the last ``missing`` tokens of each prompt and return (P, V) logits after them."""
+        lengths = rows.length
+        self.prompt_tokens += int(missing.sum())
         order = np.argsort(missing, kind="stable")
         parts = []
         for first, last in length_buckets(missing[order].tolist(), _PASS_OVERHEAD):
-            rows = order[first:last]
-            lengths = self._prompt_length[rows]
+            chosen = order[first:last]
             # rows are sorted by what is missing, so the last one misses most
-            queries = int(missing[rows[-1]])
-            columns = int(lengths.max())
-            tails = [self.prompts[row][-queries:] for row in rows.tolist()]
+            queries = int(missing[chosen[-1]])
+            columns = int(lengths[chosen].max())
+            self._memory.open_prefill(rows.take(chosen), missing[chosen], queries=queries)
+            tails = [prompts[row][-queries:] for row in chosen.tolist()]
             ids = np.array([(0,) * (queries - len(tail)) + tail for tail in tails])
-            padding = self._tensor(columns - lengths) if lengths.min() < columns else None
-            neighbours = bool((np.diff(rows) == 1).all())
-            # a slice of the cache is written in place without an index
-            chosen = slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else self._tensor(rows)
-            self.cache.open_prefill(chosen, columns=columns, queries=queries)
-            parts.append(self._runner.prefill(self._tensor(ids), padding, columns=columns, cache=self.cache))
+            padding = self._tensor(columns - lengths[chosen]) if lengths[chosen].min() < columns else None
+            parts.append(
+                self.runner.prefill(self._tensor(ids), padding, columns=columns, cache=self._memory.cache)
+            )
         # back into the order of the prompts
         return torch.cat(parts)[self._tensor(np.argsort(order))]
 
-    def _reuse_prefixes(self) -> Ints:
-        """Copy what earlier batches hold of these prompts; return how many tokens of each, (P,)."""
-        prefixes = shared_prefixes(
-            self.prompts, [prompt for batch in self._earlier for prompt in batch.prompts]
-        )
-        rows, positions = columns_of(prefixes)
-        source = prefixes.source[rows]
-        # prompts are padded on the left, here and there to different widths
-        target = (self._width - self._prompt_length)[rows] + positions
-        # number of the earlier batch's first prompt among those of all earlier batches
-        first = 0
-        for batch in self._earlier:
-            here = (first <= source) & (source < first + len(batch.prompts))
-            theirs = source[here] - first
-            mine = rows[here]
-            starts = np.array([batch.cache.width - len(prompt) for prompt in batch.prompts])
-            self.cache.copy_prefixes(
-                batch.cache,
-                (self._tensor(theirs), self._tensor(mine)),
-                (self._tensor(starts[theirs] + positions[here]), self._tensor(target[here])),
-            )
-            first += len(batch.prompts)
-        return prefixes.length
+    def _sample(self, logits: Tensor, first: int, first_row: int) -> list[Finished]:
+        """Sample a token for the samples from ``first`` on, whose rows from ``first_row`` on are those of the logits."""
+        row = self._row[first:] - first_row
+        tokens, fine = self._samples.sample(logits, row, first)
+        stopped = self._samples.stopped(first)
+        going = fine & ~stopped & ~self._samples.full(first)
+        slot = self._samples.slot[first:]
+        plan = branch(row[going], tokens[going])
+        gone = np.setdiff1d(np.arange(len(logits)), plan.parent)
+        if len(gone):
+            self._close(gone + first_row, row + first_row, slot, fine)
+        self._memory.branch(plan, first_row)
+        self._token = np.concatenate([self._token[:first_row], plan.token])
+        if going.all():
+            self._row = np.concatenate([self._row[:first], plan.row + first_row])
+            return []
+        finished = []
+        for at in np.flatnonzero(~going).tolist():
+            reason = ("stop" if stopped[at] else "length") if fine[at] else None
+            finished.append(self._samples.finish(int(slot[at]), reason))
+        self._let_go(going, plan.row + first_row, first)
+        return finished
 
-    def _sample(self, logits: Tensor, step: int) -> Ints:
-        """Draw and record one token per live sample."""
-        rows = self._tensor(self._row)
-        uniforms = uniform(self._seeds[self._tensor(self._live)], step)
-        setting = self._setting[self._live]
-        tokens = np.empty(len(self._live), dtype=np.int64)
-        logprobs = np.empty(len(self._live), dtype=np.float32)
-        for number in np.unique(setting):
-            chosen = np.flatnonzero(setting == number)
-            at = slice(None) if len(chosen) == len(setting) else self._tensor(chosen)
-            temperature, top_p, top_k = self._settings[number]
-            drawn, logp = draw(
-                logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k
-            )
-            tokens[chosen] = drawn.cpu().numpy()
-            logprobs[chosen] = logp.cpu().numpy()
-        if not np.isfinite(logprobs).all():
-            raise EngineError(
-                "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
-            )
-        self.ids[self._live, step] = tokens
-        self.logprobs[self._live, step] = logprobs
-        self.lengths[self._live] = step + 1
-        return tokens
+    def _close(self, gone: Ints, row: Ints, slot: Ints, fine: Flags) -> None:
+        """Release rows that nobody continues; what they hold is stored, or cleared where it may not be finite."""
+        spoiled = []
+        for at in gone.tolist():
+            # samples of a row have the same tokens but for the newest, which is not in memory
+            sample = int(np.flatnonzero(row == at)[0])
+            number = int(slot[sample])
+            prompt = self._samples.admission(number).request.prompt_ids
+            tokens = (*prompt, *self._samples.ids(number)[:-1])
+            if len(tokens) > len(prompt) or not fine[sample]:
+                self._memory.discard(prompt)
+            if not fine[sample]:
+                spoiled.append(at)
+            elif self._store:
+                self._memory.store(tokens, self._memory.rows, at)
+        self._memory.release(gone)
+        for at in spoiled:
+            self._memory.clear_row(at)
 
-    def _ended(self, tokens: Ints, step: int) -> NDArray[np.bool_]:
-        """Tell which live samples ended with the token just drawn, and note why."""
-        stopped = np.isin(tokens, self._stop_ids)
-        if self._stop_texts:
-            for at, sample in enumerate(self._live.tolist()):
-                if not stopped[at] and (texts := self._stop_texts.get(sample)):
-                    stopped[at] = self._stop_reached(self.ids[sample, : step + 1].tolist(), texts)
-        for sample in self._live[stopped].tolist():
-            self.finish[sample] = "stop"
-        return stopped | (self._max_tokens[self._live] == step + 1)
+    def _let_go(self, going: Flags, row: Ints, first: int = 0) -> None:
+        """Forget samples from ``first`` on that do not go on; the others have the rows ``row`` now."""
+        self._samples.leave(going, first)
+        self._group = np.concatenate([self._group[:first], self._group[first:][going]])
+        self._row = np.concatenate([self._row[:first], row])
+        self._count_reserved()
 
-    def _advance(self, row: Ints, tokens: Ints, step: int) -> Tensor:
-        """Append the live samples' tokens as response column ``step`` and return the logits after them."""
-        plan = branch(row, tokens)
-        if len(plan.source):
-            self.cache.copy_rows(self._tensor(plan.source), self._tensor(plan.target), step)
-        self._row = plan.row
-        self._prompt = self._prompt[plan.parent]
-        self._forget_prompts()
-        splits = self._runner.splits_attention
-        self.cache.open_decode(self._tensor(self._prompt), step, joined=not splits)
-        return self._runner.decode(
-            self._tensor(plan.token),
-            self._tensor(self._prompt_length[self._prompt] + step),
-            cache=self.cache,
-            prompt_rows=self._prompt_rows() if splits else None,
-            mask=None if splits else self._joined_mask(step),
-        )
+    def _count_reserved(self) -> None:
+        running = self.running
+        _, firsts = np.unique(self._group, return_index=True)
+        self.reserved = sum(admission.own_blocks for admission in running)
+        self.reserved += sum(running[at].prompt_blocks for at in firsts.tolist())
 
-    def _forget_prompts(self) -> None:
-        """Drop prompts whose samples have all ended, when there are enough of them."""
-        kept = np.unique(self._prompt)
-        if len(kept) <= (1 - _DEAD_SHARE) * len(self._prompt_length):
-            self.cache.keep_prompts(self._tensor(kept))
-            self._prompt = np.searchsorted(kept, self._prompt)
-            self._prompt_length = self._prompt_length[kept]
-            self._spans = self._make_spans()
-
-    def _prompt_rows(self) -> PromptRows:
-        rows, place = rows_by_prompt(self._prompt, len(self._prompt_length))
-        return PromptRows(self._tensor(rows), self._tensor(place), self._spans)
-
-    def _make_spans(self) -> tuple[Span, ...]:
-        real = self._real_columns()
-        on_cpu = self._device.type == "cpu"
-        overhead = _SPAN_OVERHEAD_ON_CPU if on_cpu else _SPAN_OVERHEAD_ON_ACCELERATORS
-        spans = []
-        for first, last in length_buckets(self._prompt_length.tolist(), overhead):
-            start = self._width - int(self._prompt_length[last - 1])
-            used = real[first:last, None, None, start:]
-            bias = None if used.all() else self._tensor(np.where(used, 0, -np.inf).astype(np.float32))
-            spans.append(Span(first, last, start, bias))
-        return tuple(spans)
-
-    def _joined_mask(self, step: int) -> Tensor | None:
-        """Return the (R, W + step + 1) real columns of each row; None when all are."""
-        real = self._real_columns()[self._prompt]
-        if real.all():
-            return None
-        return self._tensor(np.pad(real, ((0, 0), (0, step + 1)), constant_values=True))
-
-    def _real_columns(self) -> NDArray[np.bool_]:
-        """Return (P, W), True where a prompt is not padding."""
-        return np.arange(self._width) >= self._width - self._prompt_length[:, None]
-
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
+    def _tensor(self, array: Ints) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
 

@@ -1,4 +1,4 @@
-"""Forward passes of a Transformers causal language model over a :class:`~drmas_pl.kernels.row_cache.RowCache`."""
+"""Forward passes of a Transformers causal language model over a :class:`~drmas_pl.kernels.paged_cache.PagedCache`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drmas_pl.kernels.decode_attention import DecodeAttentionMode, PromptRows
+from drmas_pl.kernels.decode_attention import AttentionPlan, DecodeAttentionMode
 from drmas_pl.kernels.fused_step import FusedStep, can_fuse
-from drmas_pl.kernels.row_cache import RowCache
+from drmas_pl.kernels.paged_cache import PagedCache
 
 
 class ModelRunner:
@@ -18,12 +18,12 @@ class ModelRunner:
 
     Args:
         policy: A Transformers causal language model, possibly wrapped by PEFT.
-        may_split: Whether attention may be split into prompt and response at all.
+        may_split: Whether attention may be split into blocks at all.
 
     Attributes:
         layers: Number of decoder layers.
-        splits_attention: Whether attention can be split into prompt and response. It cannot where attention is not the plain
-            scaled-dot-product kind, or where a window limits how far back a token sees; rows then join both parts.
+        splits_attention: Whether attention can be computed block by block. It cannot where attention is not the plain
+            scaled-dot-product kind, or where a window limits how far back a token sees; the blocks of each row are then joined.
         fuses: Whether decoding leaves the modules of the model aside; copies of its weights are then kept, and must be given up
             when the weights change.
     """
@@ -44,7 +44,7 @@ class ModelRunner:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._extra = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
 
-    def prefill(self, ids: Tensor, padding: Tensor | None, *, columns: int, cache: RowCache) -> Tensor:
+    def prefill(self, ids: Tensor, padding: Tensor | None, *, columns: int, cache: PagedCache) -> Tensor:
         """Return (P, V) logits after prompts.
 
         Args:
@@ -70,8 +70,8 @@ class ModelRunner:
         ids: Tensor,
         positions: Tensor,
         *,
-        cache: RowCache,
-        prompt_rows: PromptRows | None,
+        cache: PagedCache,
+        plan: AttentionPlan | None,
         mask: Tensor | None,
     ) -> Tensor:
         """Return (R, V) logits after one more token per row.
@@ -79,23 +79,23 @@ class ModelRunner:
         Args:
             ids: (R,) token ids.
             positions: (R,) position of each.
-            cache: Holds prompts and responses and receives the new column.
-            prompt_rows: Rows that share prompts, where attention is split.
-            mask: (R, W + t) bool, True on real columns, where it is not; None when there is no padding.
+            cache: Holds what came before and receives the new tokens.
+            plan: Which row uses which blocks, where attention is split.
+            mask: (R, C) bool, True on real columns, where it is not; None when there is no padding.
         """
-        if self.fuses and prompt_rows is not None:
+        if self.fuses and plan is not None:
             if self._step is None:
                 self._step = FusedStep(self._policy, rows=len(ids))
-            return self._step(ids, positions, cache=cache, prompt_rows=prompt_rows)
+            return self._step(ids, positions, cache=cache, plan=plan)
         self._mode.cache = cache
-        self._mode.prompt_rows = prompt_rows
+        self._mode.plan = plan
         try:
             return self._run(ids[:, None], None if mask is None else mask.long(), positions[:, None], cache)
         finally:
             # prefill attends by the model's own kernel
-            self._mode.prompt_rows = None
+            self._mode.plan = None
 
-    def _run(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: RowCache) -> Tensor:
+    def _run(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: PagedCache) -> Tensor:
         # nothing else may run inside, since every operation pays for it
         with self._mode:
             output = self._policy(

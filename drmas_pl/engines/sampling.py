@@ -19,12 +19,12 @@ _MIX_A = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_B = 0x94D049BB133111EB - (1 << 64)
 
 
-def uniform(seeds: Tensor, position: int) -> Tensor:
+def uniform(seeds: Tensor, position: Tensor | int) -> Tensor:
     """Return one uniform number per seed, the same on every machine.
 
     Args:
         seeds: (S,) int64 seeds.
-        position: Index of the token being sampled, from 0.
+        position: Index of the token being sampled, from 0; (S,) int64, or one for all.
 
     Returns:
         (S,) float64 in the open interval (0, 1), 52 random bits each.
@@ -32,12 +32,12 @@ def uniform(seeds: Tensor, position: int) -> Tensor:
     References:
         Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (the mixing function).
 
-    >>> a = uniform(torch.tensor([1, 2]), 0)
-    >>> bool((a > 0).all() and (a < 1).all()), bool(a[0] == uniform(torch.tensor([1]), 0)[0])
+    >>> a = uniform(torch.tensor([1, 2]), torch.tensor([0, 7]))
+    >>> bool((a > 0).all() and (a < 1).all()), bool(a[1] == uniform(torch.tensor([2]), 7)[0])
     (True, True)
     """
-    offset = ((position + 1) * _GOLDEN + (1 << 63)) % (1 << 64) - (1 << 63)
-    bits = _mix(_mix(seeds + _GOLDEN) + offset)
+    # multiplication wraps around
+    bits = _mix(_mix(seeds + _GOLDEN) + (torch.as_tensor(position, device=seeds.device) + 1) * _GOLDEN)
     # half a step away from both ends; 52 bits plus the half are exact in a float64
     return (_shift_right(bits, 12).double() + 0.5) * 2.0**-52
 

@@ -1,13 +1,17 @@
 """The default engine: samples in the training process, from the training weights themselves or from a copy of them.
 
-Without a copy there is nothing to synchronise: what was just trained is what samples. The decode loop is in
-:mod:`drmas_pl.engines.decoding`.
+Without a copy there is nothing to synchronise: what was just trained is what samples. Requests join what is running between two decode
+steps and leave it as soon as they end; :mod:`drmas_pl.engines.decoding` has the running batch, this module decides who joins when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,16 +19,35 @@ from torch import nn
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decode_check import check_architecture, make_runner
-from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.decoding import RunningBatch
 from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.model_runner import ModelRunner
+from drmas_pl.engines.samples import Admission, Finished
 from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.engines.weights_copy import WeightsCopy
 from drmas_pl.errors import ConfigError, EngineError
-from drmas_pl.kernels.row_cache import BufferPool
+from drmas_pl.kernels.blocks import BLOCK
 from drmas_pl.models.adapters import AdapterPolicy
 from drmas_pl.models.module_modes import evaluating
 from drmas_pl.types import Completion, GenerationRequest
+
+# A prefill costs about as much as a decode step however few prompts it has, so requests wait for others to join with: until they are this
+# share of what is running, or have waited so many decode steps.
+_JOINING_SHARE: Final = 8
+_MAX_DELAY: Final = 8
+# decode steps of one call of step()
+_MAX_STEPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Submitted(Admission):
+    """A request with its future."""
+
+    future: Future[Completion]
+
+    @property
+    def given_up(self) -> bool:
+        return self.future.cancelled()
 
 
 class TransformersEngine(Engine):
@@ -35,13 +58,13 @@ class TransformersEngine(Engine):
     Args:
         policy: The model that is trained; referenced, and copied with ``copy`` alone.
         tokenizer: Its tokenizer; decodes for stop texts and names the end token.
-        max_batch_tokens: Bound on the tokens held in the key-value cache at once: distinct prompts × longest prompt plus
-            samples × longest response. More requests than that are generated in several batches, with equal results. As much
-            again may be held by prompts of the previous call with ``reuse_prefixes``.
+        max_batch_tokens: Bound on the tokens held in the key-value cache at once, in whole blocks of 32: distinct prompts, every sample's
+            longest possible response, and stored prefixes. Requests wait, in their order, until there is room; one alone always has it.
         stop_token_ids: Ids that end a response; by default those of :func:`drmas_pl.chat.end_token_ids`.
-        reuse_prefixes: Whether a prompt takes over keys and values from the previous call where it begins like one of its
-            prompts, until :meth:`sync` or :meth:`sleep`. Saves most of the prefill when teams append to their prompts. Log-probs
-            then agree with a fresh computation to float32 rounding instead of bit for bit.
+        reuse_prefixes: Whether a prompt takes over keys and values where it begins like an earlier prompt with its response, running or
+            stored, until :meth:`sync` or :meth:`sleep`. Stored ones give way to what runs, those first that were used longest ago.
+            Saves most of the prefill when teams append to their prompts. Log-probs then agree with a fresh computation to float32
+            rounding instead of bit for bit.
         copy: Whether to generate with a copy of the weights, renewed by :meth:`sync` alone, so that sampling and training may go on at the
             same time.
         device: Where the copy computes, such as ``cuda:1``; None takes the policy's device.
@@ -88,10 +111,14 @@ class TransformersEngine(Engine):
         self._copy = WeightsCopy(policy, device) if copy else None
         self._stop_texts = StopStringMatcher(tokenizer)
         self.reuse_prefixes = reuse_prefixes
-        self._buffers = BufferPool()
-        self._earlier: list[DecodeBatch] = []
+        # from any thread, not yet looked at; what waits, sorted
+        self._arrived: deque[_Submitted] = deque()
+        self._waiting: list[_Submitted] = []
+        self._lock = RLock()
+        self._delay = 0
+        self._batch: RunningBatch | None = None
         self._runner: ModelRunner | None = None
-        # of the weights that the runner and the earlier batches were made with
+        # of the weights that the runner and what is stored were made with
         self._state: Any = None
         self._awake = True
         if not copy and not is_sharded(policy):
@@ -109,48 +136,48 @@ class TransformersEngine(Engine):
         """Whether it computes on another device than the trainer."""
         return self._copy is not None and not self._copy.beside_policy
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Continue every prompt once; see :meth:`Engine.generate`."""
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Begin to continue a prompt; see :meth:`Engine.submit`."""
         if not self._awake:
             raise EngineError("the engine is asleep; call wake() before generate()")
-        limits = [remaining_tokens(request, self.context_length) for request in requests]
-        # samples of a task beside each other, whatever the order of arrival: batches and their numbers are then the same in every run
-        order = sorted(range(len(requests)), key=lambda i: (requests[i].order, i))
-        completions: dict[int, Completion] = {}
+        future: Future[Completion] = Future()
         try:
-            with evaluating(self.policy), torch.inference_mode(), self.autocast():
-                runner = self._current_runner()
-                earlier = self._earlier
-                self._earlier = []
-                for chunk in self._chunks(order, requests, limits):
-                    batch = self._batch(
-                        runner,
-                        [requests[i] for i in chunk],
-                        [limits[i] for i in chunk],
-                        [*self._earlier, *earlier],
-                    )
-                    batch.run()
-                    completions.update(zip(chunk, self._completions(batch)))
-                    self._remember(batch)
-        except BaseException:
-            # what is left in the cache may be NaN
-            self._release()
-            raise
-        return [completions[i] for i in range(len(requests))]
+            limit = remaining_tokens(request, self.context_length)
+        except EngineError as error:
+            future.set_exception(error)
+            return future
+        self._arrived.append(_Submitted(request, limit, future))
+        return future
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits or runs."""
+        return not (self._arrived or self._waiting or self._running)
+
+    def begin_step(self) -> Callable[[], None]:
+        """Return what admits requests and decodes until one of them ends, or a few steps; it computes when it is called."""
+        return self._step
 
     def wake(self) -> None:
         """Allow generating; the weights are the trainer's and already there."""
         self._awake = True
 
     def sleep(self) -> None:
-        """Refuse to generate and give the memory of the key-value cache back; a copy of the weights stays."""
-        self._awake = False
-        self._release()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        """Refuse to generate and give the memory of the key-value cache back; a copy of the weights stays.
+
+        Raises:
+            EngineError: Requests are under way.
+        """
+        self._demand_idle("sleep()")
+        self._shut()
 
     def sync(self, version: int) -> None:
-        """Note the version, and renew the copy if there is one; what was computed with the old weights is forgotten."""
+        """Note the version, and renew the copy if there is one; what was computed with the old weights is forgotten.
+
+        Raises:
+            EngineError: Requests are under way, whose next tokens would come from other weights.
+        """
+        self._demand_idle("sync()")
         super().sync(version)
         if self._copy is not None:
             self._copy.renew()
@@ -161,86 +188,176 @@ class TransformersEngine(Engine):
         _ = self.policy
 
     def close(self) -> None:
-        """Refuse to generate for good."""
-        self.sleep()
+        """Refuse to generate for good; requests under way fail."""
+        self._abort(EngineError("the engine was closed before the response ended"))
+        self._shut()
+
+    @property
+    def _running(self) -> list[Admission]:
+        return [] if self._batch is None else self._batch.running
+
+    def _step(self) -> None:
+        with self._lock:
+            self._collect_arrived()
+            if self.idle:
+                return
+            try:
+                with evaluating(self.policy), torch.inference_mode(), self.autocast():
+                    self._refresh()
+                    self._advance()
+            except Exception as error:
+                self._abort(error, running=True)
+            except BaseException as error:
+                # whoever interrupts wants nothing any more
+                self._abort(EngineError(f"generating was interrupted by {type(error).__name__}"))
+                raise
+            self._rest()
+
+    def _collect_arrived(self) -> None:
+        """Sort what was submitted in, and let go of what was cancelled."""
+        while self._arrived:
+            self._waiting.append(self._arrived.popleft())
+        self._waiting = [waiting for waiting in self._waiting if not waiting.given_up]
+        # samples of a task beside each other, whatever the order of arrival: what is computed is then the same in every run
+        self._waiting.sort(key=lambda waiting: waiting.request.order)
+        if self._batch is not None:
+            self._batch.drop(_is_given_up)
+
+    def _advance(self) -> None:
+        """Admit what waits and has room, and decode until a request ends or the next ones may join."""
+        batch = self._batch
+        assert batch is not None
+        fitting = batch.fitting(self._waiting)
+        if self._joins(fitting, len(batch)):
+            joining = self._waiting[:fitting]
+            del self._waiting[:fitting]
+            self._delay = 0
+            fitting = 0
+            if self._settle(self._admit(batch, joining)):
+                return
+        for _ in range(_MAX_STEPS):
+            if not len(batch) or (fitting and self._delay >= _MAX_DELAY):
+                return
+            self._delay += 1 if fitting else 0
+            if self._settle(batch.decode()):
+                return
+
+    def _admit(self, batch: RunningBatch, joining: Sequence[_Submitted]) -> Sequence[Finished]:
+        running = len(batch)
+        try:
+            return batch.admit(joining)
+        except Exception as error:
+            _fail(joining, error)
+            if len(batch) != running:
+                # what is running is damaged as well
+                raise
+            return ()
+
+    def _joins(self, fitting: int, running: int) -> bool:
+        """Tell whether so many requests shall be admitted now."""
+        return fitting > 0 and (fitting * _JOINING_SHARE >= running or self._delay >= _MAX_DELAY)
+
+    def _settle(self, finished: Sequence[Finished]) -> bool:
+        """Resolve the futures of what has ended; return whether there was any."""
+        for sample in finished:
+            submitted = sample.admission
+            assert isinstance(submitted, _Submitted)
+            if not submitted.future.set_running_or_notify_cancel():
+                continue
+            if sample.finish is None:
+                submitted.future.set_exception(EngineError(_NOT_FINITE))
+                continue
+            submitted.future.set_result(
+                Completion(sample.ids, sample.logprobs, sample.finish, self.weights_version)
+            )
+        return bool(finished)
+
+    def _demand_idle(self, call: str) -> None:
+        with self._lock:
+            self._collect_arrived()
+            if not self.idle:
+                raise EngineError(
+                    f"{call} came while {len(self._waiting) + len(self._running)} requests were under way; call step() until the engine "
+                    "is idle, or cancel their futures"
+                )
+
+    def _abort(self, error: Exception, *, running: bool = False) -> None:
+        """Fail what is running, and unless only ``running``, what waits; the cache may hold anything, so it goes as well."""
+        with self._lock:
+            self._collect_arrived()
+            failed = self._running
+            if not running:
+                failed = [*failed, *self._waiting]
+                self._waiting = []
+            self._release()
+            _fail(failed, error)
+
+    def _shut(self) -> None:
+        self._awake = False
+        self._release()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
     def _release(self) -> None:
-        self._forget()
-        self._buffers.release()
+        """Give up the cache with all that runs, and copies of the weights."""
+        self._batch = None
+        self._runner = None
 
     def _forget(self) -> None:
         """Give up what was computed with the old weights, and copies of them."""
-        self._earlier = []
+        if self._batch is not None:
+            self._batch.forget()
         self._runner = None
 
-    def _current_runner(self) -> ModelRunner:
-        """Return the forward pass; forget what the last call computed if the weights are other ones now."""
+    def _rest(self) -> None:
+        """Give up copies of weights that are kept only as long as something runs."""
+        if self._runner is not None and not self._runner.fuses and self.idle:
+            self._runner = None
+
+    def _refresh(self) -> None:
+        """Prepare the forward pass and the batch; forget what was computed with other weights.
+
+        Raises:
+            EngineError: The weights changed while requests were running.
+        """
         state = weights_state(self.policy)
         if state != self._state:
-            self._forget()
+            if self._running:
+                raise EngineError(
+                    f"the weights changed while {len(self._running)} requests were under way; call step() until the engine is idle first"
+                )
+            # the precision may be another one as well
+            self._release()
             self._state = state
-        # a fused one is kept for its copies of the weights; the others keep copies for one call alone
-        if self._runner is None or not self._runner.fuses:
+        if self._runner is None:
             self._runner = make_runner(self.policy)
-        return self._runner
+        if self._batch is None:
+            self._batch = RunningBatch(
+                self._runner,
+                stop_token_ids=self.stop_token_ids,
+                stop_reached=self._stop_texts.reached,
+                device=next(self.policy.parameters()).device,
+                max_blocks=max(self.max_batch_tokens // BLOCK, 1),
+                store=self.reuse_prefixes,
+            )
+        self._batch.runner = self._runner
 
-    def _remember(self, batch: DecodeBatch) -> None:
-        """Keep a batch for later prompts to continue, and as many of its predecessors as the bound on tokens allows."""
-        if not self.reuse_prefixes:
-            return
-        self._earlier.insert(0, batch)
-        while (
-            len(self._earlier) > 1
-            and sum(kept.cache.prompt_cells for kept in self._earlier) > self.max_batch_tokens
-        ):
-            self._earlier.pop()
 
-    def _chunks(
-        self, order: list[int], requests: Sequence[GenerationRequest], limits: Sequence[int]
-    ) -> Iterator[list[int]]:
-        """Cut the sorted requests so that the key-value cache of each piece stays within the bound.
+_NOT_FINITE: Final = (
+    "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
+)
 
-        It holds a rectangle of distinct prompts and a rectangle of responses.
-        """
-        chunk: list[int] = []
-        prompts: set[tuple[int, ...]] = set()
-        for i in order:
-            wider = prompts | {requests[i].prompt_ids}
-            longest = max(limits[j] for j in (*chunk, i))
-            cells = len(wider) * max(map(len, wider)) + (len(chunk) + 1) * longest
-            if chunk and cells > self.max_batch_tokens:
-                yield chunk
-                chunk = []
-                wider = {requests[i].prompt_ids}
-            chunk.append(i)
-            prompts = wider
-        if chunk:
-            yield chunk
 
-    def _batch(
-        self,
-        runner: ModelRunner,
-        requests: Sequence[GenerationRequest],
-        limits: Sequence[int],
-        earlier: Sequence[DecodeBatch],
-    ) -> DecodeBatch:
-        return DecodeBatch(
-            runner,
-            requests,
-            limits,
-            stop_token_ids=self.stop_token_ids,
-            stop_reached=self._stop_texts.reached,
-            device=next(self.policy.parameters()).device,
-            buffers=self._buffers,
-            earlier=earlier,
-        )
+def _is_given_up(admission: Admission) -> bool:
+    assert isinstance(admission, _Submitted)
+    return admission.given_up
 
-    def _completions(self, batch: DecodeBatch) -> list[Completion]:
-        rows = zip(batch.ids.tolist(), batch.logprobs.tolist(), batch.lengths.tolist(), batch.finish)
-        return [
-            Completion(tuple(ids[:length]), tuple(logprobs[:length]), finish, self.weights_version)
-            for ids, logprobs, length, finish in rows
-        ]
+
+def _fail(admissions: Iterable[Admission], error: Exception) -> None:
+    for admission in admissions:
+        assert isinstance(admission, _Submitted)
+        if admission.future.set_running_or_notify_cancel():
+            admission.future.set_exception(error)
 
 
 def is_sharded(policy: nn.Module) -> bool:

@@ -1,7 +1,7 @@
-"""Which samples share a row of the decode batch.
+"""Which samples share a row of the running batch.
 
-Samples of one prompt are one row until they draw different tokens, so equal beginnings are computed once. Rows stay dense: a
-row whose samples all ended is filled by another one. Pure index arithmetic; the caller moves keys and values accordingly.
+Samples of one prompt are one row until they draw different tokens, so equal beginnings are computed once. Pure index arithmetic; the
+caller shares and copies keys and values accordingly.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ class Branching(NamedTuple):
 
     Attributes:
         row: (S,) new row of each sample.
-        parent: (R,) previous row of each new row.
+        parent: (R,) previous row of each new row, ascending.
         token: (R,) token that each new row appends.
-        source: (M,) previous rows whose keys and values move.
-        target: (M,) new rows that receive it; disjoint from ``source``.
+        first: (R,) whether a row is the first of its parent's, and so may go on in the parent's memory.
     """
 
     row: Ints
     parent: Ints
     token: Ints
-    source: Ints
-    target: Ints
+    first: NDArray[np.bool_]
 
 
 def branch(row: Ints, token: Ints) -> Branching:
@@ -40,19 +38,12 @@ def branch(row: Ints, token: Ints) -> Branching:
         token: (S,) token each of them drew.
 
     >>> plan = branch(np.array([0, 0, 2, 2]), np.array([5, 7, 5, 5]))
-    >>> plan.row.tolist(), plan.parent.tolist(), plan.token.tolist(), plan.source.tolist(), plan.target.tolist()
-    ([0, 1, 2, 2], [0, 0, 2], [5, 7, 5], [0], [1])
+    >>> plan.row.tolist(), plan.parent.tolist(), plan.token.tolist(), plan.first.tolist()
+    ([0, 1, 2, 2], [0, 0, 2], [5, 7, 5], [True, False, True])
     """
     # row and token in one number, so that one sort finds the distinct pairs; ids take less than 32 bits
     pairs, inverse = np.unique(row << 32 | token, return_inverse=True)
     parent = pairs >> 32
-    count = len(pairs)
-    # the first child of a row stays where its parent is, unless that lies beyond the shrunken batch
-    stays = np.r_[True, parent[1:] != parent[:-1]] & (parent < count)
-    free = np.ones(count, dtype=bool)
-    free[parent[stays]] = False
-    place = parent.copy()
-    place[~stays] = np.flatnonzero(free)
-    ordered = np.empty_like(pairs)
-    ordered[place] = pairs
-    return Branching(place[inverse], ordered >> 32, ordered & 0xFFFFFFFF, parent[~stays], place[~stays])
+    first = np.ones(len(pairs), dtype=bool)
+    first[1:] = parent[1:] != parent[:-1]
+    return Branching(inverse, parent, pairs & 0xFFFFFFFF, first)

@@ -1,175 +1,232 @@
-"""Attention of many rows over prompts that they share, so that a prompt's keys and values are read once for all its samples.
+"""Attention of many rows over blocks that they may share, so that a shared block's keys and values are read once.
 
-The scores of a prompt are one matrix product with the queries of all its rows; those of each row's own response are computed
-beside it, and one softmax runs over both. Exact up to rounding.
+Neighbouring blocks form a run, which is one batched matrix product: the keys of each block with the queries of all rows that use it.
+Products go through memory in its own order, whatever rows the blocks belong to, and an index brings the parts of a row together. Exact up
+to rounding.
 
-Legend: R rows, P prompts, G most rows of any prompt, W prompt columns, t response columns, H key-value heads, n queries per
-key-value head (more than one with grouped-query attention), D head size.
+Legend: R rows, J most blocks of a row, E uses of a block by a row, B blocks, H key-value heads, n queries per key-value head (more than one
+with grouped-query attention), D head size, L lines: a line is one place for the queries of a row at a block and key-value head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import embedding_bag, linear, scaled_dot_product_attention
 
+from drmas_pl.kernels.blocks import BLOCK
 from drmas_pl.kernels.branching import Ints
 from drmas_pl.kernels.fast_linear import FastLinearMode
-from drmas_pl.kernels.row_cache import RowCache
+from drmas_pl.kernels.paged_cache import PagedCache
+
+# in lines that are computed for nothing: what a further run costs, and a block that nobody uses
+_RUN_ON_CPU: Final = 12
+_RUN_ON_ACCELERATORS: Final = 4096
+_UNUSED_BLOCK: Final = 4
 
 
-class Span(NamedTuple):
-    """Neighbouring prompts of similar length, whose common padding is not computed.
+class Run(NamedTuple):
+    """Neighbouring blocks that are multiplied at once.
 
     Attributes:
-        first, last: Prompts ``first:last``.
-        start: First prompt column that any of them uses.
-        bias: (last − first, 1, 1, W − start) float32, 0 on real columns and minus infinity on padding; None when there is none.
+        first, last: Blocks ``first:last``.
+        width: Places for rows at each block.
+        start: Number of places in the runs before.
     """
 
     first: int
     last: int
+    width: int
     start: int
-    bias: Tensor | None
 
 
-class PromptRows:
-    """The rows of every prompt as a rectangle.
+class _Lines(NamedTuple):
+    """Indices of lines for one number of key-value heads.
 
-    Args:
-        rows: (P, G) row at each place; 0 where a prompt has fewer rows.
-        place: (R,) place of each row in the flattened rectangle.
-        spans: Cover all prompts in order.
+    Attributes:
+        source: (L,) which of the (R·H) rows and heads each line belongs to; 0 where nobody is.
+        padded: (R·H·J,) lines of each row and head; its first one again where it has fewer.
+        bags: (E·H,) lines of each row and head, one after the other.
+        offsets: (R·H,) where each begins in ``bags``.
+        bias: (L, 1, BLOCK) float32, 0 on tokens and minus infinity behind them.
     """
 
-    def __init__(self, rows: Tensor, place: Tensor, spans: tuple[Span, ...]) -> None:
-        self.rows = rows
-        self.place = place
-        self.spans = spans
-        self._lines: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    def by_prompt(self, by_row: Tensor) -> Tensor:
-        """Turn (R, H, n, …) into (P, H, G·n, …)."""
-        _, heads, queries, last = by_row.shape
-        # (R·H·n, …) lines, picked and repeated into (P·H·G·n, …): one gather moves rows to their prompt behind the head
-        lines = by_row.flatten(0, 2).index_select(0, self._index(heads, queries)[0])
-        return lines.view(len(self.rows), heads, -1, last)
-
-    def by_row(self, by_prompt: Tensor) -> Tensor:
-        """Turn (P, H, G·n, …) into (R, H, n, …)."""
-        _, heads, lines, last = by_prompt.shape
-        queries = lines // self.rows.shape[1]
-        found = by_prompt.flatten(0, 2).index_select(0, self._index(heads, queries)[1])
-        return found.view(len(self.place), heads, queries, last)
-
-    def _index(self, heads: int, queries: int) -> tuple[Tensor, Tensor]:
-        """Return which of the (R·H·n) lines each of the (P·H·G·n) ones is, and the other way round; the same for all layers."""
-        if (heads, queries) not in self._lines:
-            prompts, width = self.rows.shape
-            count = len(self.place)
-            device = self.rows.device
-            rows = torch.arange(count * heads * queries, device=device).view(count, heads, queries)
-            places = torch.arange(prompts * heads * width * queries, device=device)
-            places = places.view(prompts, heads, width, queries)
-            # (P, G, H, n) → (P, H, G, n): the queries of all rows of a prompt become the rows of one product
-            forth = rows[self.rows].transpose(1, 2)
-            # (P, H, G, n) → (P·G, H, n) → (R, H, n): places that no row has are left out
-            back = places.transpose(1, 2).reshape(prompts * width, heads, queries)[self.place]
-            self._lines[heads, queries] = (forth.flatten(), back.flatten())
-        return self._lines[heads, queries]
+    source: Tensor
+    padded: Tensor
+    bags: Tensor
+    offsets: Tensor
+    bias: Tensor
 
 
-def rows_by_prompt(prompt: Ints, prompts: int) -> tuple[Ints, Ints]:
-    """Arrange rows by prompt.
+class AttentionPlan:
+    """Where the queries of every row meet the blocks.
 
     Args:
-        prompt: (R,) prompt of each row.
-        prompts: Number of prompts.
+        table: (R, at least J) blocks of each row.
+        fill: As large, how many tokens are in each; 0 behind the last block of a row, which has at least one.
+        device: Where keys and values are.
 
-    Returns:
-        ``rows`` (P, G) and ``place`` (R,) of :class:`PromptRows`.
-
-    >>> rows, place = rows_by_prompt(np.array([1, 0, 1]), 2)
-    >>> rows.tolist(), place.tolist()
-    ([[1, 0], [0, 2]], [2, 0, 3])
+    Attributes:
+        runs: Cover every block that a row uses.
     """
-    order = np.argsort(prompt, kind="stable")
-    counts = np.bincount(prompt, minlength=prompts)
-    width = int(counts.max())
-    within = np.arange(len(prompt)) - np.repeat(np.cumsum(counts) - counts, counts)
-    place = np.empty(len(prompt), dtype=np.int64)
-    place[order] = prompt[order] * width + within
-    rows = np.zeros(prompts * width, dtype=np.int64)
-    rows[place] = np.arange(len(prompt))
-    return rows.reshape(prompts, width), place
+
+    def __init__(self, table: Ints, fill: Ints, device: torch.device) -> None:
+        self._device = device
+        count = (fill > 0).sum(1)
+        most = int(count.max())
+        # (R, J), which of the table's entries are blocks
+        self._used = fill[:, :most] > 0
+        # (E,), row by row
+        ids = table[:, :most][self._used]
+        place, blocks, users = _places(ids)
+        overhead = _RUN_ON_CPU if device.type == "cpu" else _RUN_ON_ACCELERATORS
+        self.runs = cut_runs(blocks, users, overhead=overhead)
+        firsts, _, widths, starts = np.array(self.runs).T
+        run = np.searchsorted(firsts, ids, side="right") - 1
+        self._count = count
+        self._width = widths[run]
+        self._place = place
+        self._block = ids - firsts[run]
+        self._start = starts[run]
+        self._fill = fill[:, :most][self._used]
+        self._lines: dict[int, _Lines] = {}
+
+    def lines(self, heads: int) -> _Lines:
+        """Return the indices for so many key-value heads; they are the same for all layers."""
+        if heads not in self._lines:
+            self._lines[heads] = self._make_lines(heads)
+        return self._lines[heads]
+
+    def _make_lines(self, heads: int) -> _Lines:
+        head = np.arange(heads)
+        starts = np.cumsum(self._count) - self._count
+        # (E, H): within a run lines are ordered by block, head and place
+        line = ((self._start + self._block * self._width) * heads + self._place)[:, None]
+        line = line + head * self._width[:, None]
+        last = self.runs[-1]
+        total = (last.start + (last.last - last.first) * last.width) * heads
+        source = np.zeros(total, dtype=np.int64)
+        source[line] = np.repeat(np.arange(len(starts)), self._count)[:, None] * heads + head
+        steps = np.arange(self._used.shape[1])
+        # (R, H, J)
+        padded = line[np.where(self._used, starts[:, None] + steps, starts[:, None])].transpose(0, 2, 1)
+        bags = padded[np.broadcast_to(self._used[:, None], padded.shape)]
+        sizes = np.repeat(self._count, heads)
+        filled = np.full(total, BLOCK)
+        filled[line] = self._fill[:, None]
+        bias = np.where(np.arange(BLOCK) < filled[:, None, None], 0, -np.inf).astype(np.float32)
+        arrays = (source, padded.reshape(-1), bags, np.cumsum(sizes) - sizes, bias)
+        return _Lines(*(torch.from_numpy(array).to(self._device) for array in arrays))
 
 
-def attend(
-    query: Tensor,
-    prompt: tuple[Tensor, Tensor],
-    response: tuple[Tensor, Tensor],
-    prompt_rows: PromptRows,
-    *,
-    scale: float,
-) -> Tensor:
-    """Attend to shared prompts and own responses.
+def _places(ids: Ints) -> tuple[Ints, Ints, Ints]:
+    """Number the uses of every block: (E,) each use's number, the distinct blocks, and how often each is used."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    users = np.diff(np.r_[starts, len(ids)])
+    place = np.empty_like(ids)
+    place[order] = np.arange(len(ids)) - np.repeat(starts, users)
+    return place, ordered[starts], users
+
+
+def cut_runs(blocks: Ints, users: Ints, *, overhead: int) -> tuple[Run, ...]:
+    """Cut ascending blocks into runs, so that lines computed for nothing cost less than further runs.
+
+    Args:
+        blocks: The blocks in use, ascending.
+        users: How many rows use each.
+        overhead: Cost of a run, in lines.
+
+    >>> [run[:3] for run in cut_runs(np.array([0, 1, 3, 90, 91]), np.array([8, 8, 7, 1, 1]), overhead=12)]
+    [(0, 4, 8), (90, 92, 1)]
+    """
+    borders = (np.diff(blocks) != 1) | (np.diff(users) != 0)
+    edges = np.r_[0, np.flatnonzero(borders) + 1, len(blocks)].tolist()
+    runs: list[Run] = []
+    for at, end in pairwise(edges):
+        first = int(blocks[at])
+        last = int(blocks[end - 1]) + 1
+        width = int(users[at])
+        start = 0
+        if runs:
+            before = runs[-1]
+            wide = max(before.width, width)
+            own = (before.last - before.first) * before.width + (last - first) * width
+            waste = (last - before.first) * wide - own + _UNUSED_BLOCK * (first - before.last)
+            if waste <= overhead:
+                runs[-1] = Run(before.first, last, wide, before.start)
+                continue
+            start = before.start + (before.last - before.first) * before.width
+        runs.append(Run(first, last, width, start))
+    return tuple(runs)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
+    """Attend to the blocks of each row.
 
     Args:
         query: (R, H, n, D).
-        prompt: Keys and values, (P, H, W, D) each.
-        response: Keys and values, (R, H, t, D) each.
-        prompt_rows: Which rows share which prompt.
+        keys: (B, H, BLOCK, D).
+        values: (B, H, BLOCK, D), of which D may be another one.
+        plan: Which row uses which blocks.
         scale: Multiplies the scores.
 
     Returns:
         (R, H, n, D) in the query's type.
     """
+    rows, heads, queries, _ = query.shape
+    lines = plan.lines(heads)
     # plain products would round half-precision scores, which fused attention kernels do not
     kind = query.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-        scaled = query.float() * scale
-        own = prompt_rows.by_prompt(scaled @ response[0].float().transpose(-1, -2))
-        grouped = prompt_rows.by_prompt(scaled)
-        parts = [_attend_span(grouped, prompt, own, span) for span in prompt_rows.spans]
-        mixed = torch.cat([part[0] for part in parts])
-        weights = torch.cat([part[1] for part in parts])
-        return (prompt_rows.by_row(mixed) + prompt_rows.by_row(weights) @ response[1].float()).to(query.dtype)
+        # (L, n, D)
+        asked = (query.float() * scale).flatten(0, 1).index_select(0, lines.source)
+        scores = asked.new_empty(len(asked), queries, BLOCK)
+        for run in plan.runs:
+            part = keys[run.first : run.last].float().flatten(0, 1)
+            torch.bmm(_of_run(asked, run, heads), part.mT, out=_of_run(scores, run, heads))
+        scores += lines.bias
+        # (R·H, n): one maximum for all blocks of a row, so that their parts can be added up
+        peak = scores.amax(-1).index_select(0, lines.padded).view(rows * heads, -1, queries).amax(1)
+        weights = scores.sub_(peak.index_select(0, lines.source).unsqueeze(-1)).exp_()
+        total = embedding_bag(lines.bags, weights.sum(-1), lines.offsets, mode="sum")
+        mixed = asked.new_empty(len(asked), queries, values.shape[-1])
+        for run in plan.runs:
+            part = values[run.first : run.last].float().flatten(0, 1)
+            torch.bmm(_of_run(weights, run, heads), part, out=_of_run(mixed, run, heads))
+        joined = embedding_bag(lines.bags, mixed.flatten(1), lines.offsets, mode="sum")
+        return (joined.view(rows, heads, queries, -1) / total.view(rows, heads, queries, 1)).to(query.dtype)
 
 
-def _attend_span(
-    query: Tensor, prompt: tuple[Tensor, Tensor], own: Tensor, span: Span
-) -> tuple[Tensor, Tensor]:
-    """Return what a span's queries (…, G·n, D) take from its prompts, and their weights (…, G·n, t) on their own responses."""
-    keys, values = (part[span.first : span.last, :, span.start :].float() for part in prompt)
-    scores = query[span.first : span.last] @ keys.transpose(-1, -2)
-    if span.bias is not None:
-        scores += span.bias
-    # one softmax over prompt and response, so that nothing has to be put together from log-sum-exps
-    weights = torch.cat([scores, own[span.first : span.last]], dim=-1).softmax(dim=-1)
-    columns = keys.shape[2]
-    return weights[..., :columns] @ values, weights[..., columns:]
+def _of_run(by_line: Tensor, run: Run, heads: int) -> Tensor:
+    """View the lines of a run, (L, n, …), as (blocks·H, width·n, …)."""
+    count = (run.last - run.first) * heads
+    lines = by_line[run.start * heads : run.start * heads + count * run.width]
+    return lines.view(count, -1, by_line.shape[-1])
 
 
 class DecodeAttentionMode(FastLinearMode):
-    """Replaces scaled-dot-product attention while a :class:`RowCache` is decoding, and speeds up linear layers.
+    """Replaces scaled-dot-product attention while a :class:`PagedCache` is decoding, and speeds up linear layers.
 
     Args:
         packs: See :class:`FastLinearMode`.
 
     Attributes:
         cache: The cache that is decoding.
-        prompt_rows: Which rows share which prompt; None while attention is left alone.
+        plan: Which row uses which blocks; None while attention is left alone.
     """
 
     def __init__(self, *, packs: bool = True) -> None:
         super().__init__(packs=packs)
-        self.cache: RowCache | None = None
-        self.prompt_rows: PromptRows | None = None
+        self.cache: PagedCache | None = None
+        self.plan: AttentionPlan | None = None
 
     def __torch_function__(
         self,
@@ -179,16 +236,14 @@ class DecodeAttentionMode(FastLinearMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer an attention call with the layer that the cache has just updated; pass everything else on."""
-        if func is scaled_dot_product_attention and self.prompt_rows is not None and self.cache is not None:
+        if func is scaled_dot_product_attention and self.plan is not None and self.cache is not None:
             layer = self.cache.updated
             assert layer is not None
             query = args[0]
-            heads = layer.prompt_keys.shape[1]
             scale = (kwargs or {}).get("scale") or query.shape[-1] ** -0.5
             # query heads of one key-value head are neighbours, whether or not they were already folded into the query length
-            folded = query.reshape(query.shape[0], heads, -1, query.shape[-1])
-            prompt = (layer.prompt_keys, layer.prompt_values)
-            mixed = attend(folded, prompt, layer.response(), self.prompt_rows, scale=scale)
+            folded = query.reshape(query.shape[0], layer.keys.shape[1], -1, query.shape[-1])
+            mixed = attend(folded, layer.keys, layer.values, self.plan, scale=scale)
             return mixed.view(*query.shape[:-1], mixed.shape[-1])
         # not by way of the base class: this is called for every operation of the model
         if func is linear and not kwargs:

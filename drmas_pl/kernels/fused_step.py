@@ -1,7 +1,7 @@
 """One decode step of Llama, Mistral, Qwen2 and Qwen3 models without the overhead of their modules.
 
 Projections that read the same input run as one product, weights are cast and laid out for oneDNN once, and attention goes straight to
-the stored prompts and responses. Norms, activation and rotary embedding are the model's own modules. Other models, and models whose
+the stored blocks. Norms, activation and rotary embedding are the model's own modules. Other models, and models whose
 linear layers have been replaced, decode by their own forward pass.
 
 Legend: R rows, d model width, D head size, H key-value heads, n queries per key-value head.
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from drmas_pl.kernels.decode_attention import PromptRows, attend
+from drmas_pl.kernels.decode_attention import AttentionPlan, attend
 from drmas_pl.kernels.fast_linear import MIN_WIDTH, takes_packed
 from drmas_pl.kernels.onednn import has_onednn, onednn_linear
-from drmas_pl.kernels.row_cache import RowCache, RowLayer
+from drmas_pl.kernels.paged_cache import PagedCache, PagedLayer
 
 _FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 
@@ -45,21 +45,21 @@ class FusedStep:
         self._layers = [_Layer(layer, self.dtype, rows) for layer in policy.model.layers]
         self._head = _Product([policy.lm_head], self.dtype, rows)
 
-    def __call__(self, ids: Tensor, positions: Tensor, *, cache: RowCache, prompt_rows: PromptRows) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, *, cache: PagedCache, plan: AttentionPlan) -> Tensor:
         """Return (R, V) logits after one more token per row.
 
         Args:
             ids: (R,) token ids.
             positions: (R,) position of each.
-            cache: Holds prompts and responses and receives the new column.
-            prompt_rows: Rows that share prompts.
+            cache: Holds what came before and receives the new tokens.
+            plan: Which row uses which blocks.
         """
         # types are chosen when the weights are cast; autocast would look up and cast again in every call
         with torch.autocast(ids.device.type, enabled=False):
             hidden = self._model.embed_tokens(ids)
             cos, sin = self._model.rotary_emb(hidden[:, None], positions[:, None])
-            for layer, states in zip(self._layers, cache.row_layers):
-                hidden = layer(hidden, (cos, sin), states, prompt_rows)
+            for layer, states in zip(self._layers, cache.paged_layers):
+                hidden = layer(hidden, (cos, sin), states, plan)
             return self._head(self._model.norm(hidden))
 
 
@@ -85,14 +85,14 @@ class _Layer:
         self.down = _Product([mlp.down_proj], dtype, rows)
 
     def __call__(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: RowLayer, prompt_rows: PromptRows
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: PagedLayer, plan: AttentionPlan
     ) -> Tensor:
-        hidden = hidden + self.out(self._attend(self.norms[0](hidden), angles, states, prompt_rows))
+        hidden = hidden + self.out(self._attend(self.norms[0](hidden), angles, states, plan))
         gate, up = self.gate_up(self.norms[1](hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.act(gate) * up)
 
     def _attend(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: RowLayer, prompt_rows: PromptRows
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], states: PagedLayer, plan: AttentionPlan
     ) -> Tensor:
         query_heads, key_heads, _ = self.heads
         # (R, heads of queries, keys and values, D)
@@ -108,11 +108,10 @@ class _Layer:
             query = turned[:, :query_heads]
             key = turned[:, query_heads:]
         # written before attention reads it: a token attends to itself
-        states.append(key, value)
+        states.write(key, value)
         # (R, H·n, D) → (R, H, n, D): the queries of one key-value head are neighbours
         grouped = query.unflatten(1, (key_heads, -1))
-        prompt = (states.prompt_keys, states.prompt_values)
-        return attend(grouped, prompt, states.response(), prompt_rows, scale=self.scale).flatten(1)
+        return attend(grouped, states.keys, states.values, plan, scale=self.scale).flatten(1)
 
 
 class _Product:

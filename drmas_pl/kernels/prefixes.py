@@ -1,70 +1,88 @@
-"""What new prompts have in common with those of an earlier batch.
+"""Find what a new prompt has in common with token sequences whose keys and values are stored.
 
-Teams append: the next prompt of an episode often begins with all of the previous one. Pure index arithmetic; the caller
-copies keys and values accordingly.
+Teams append: the next prompt of a trajectory often begins with all of the previous one and its response. Pure bookkeeping.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import bisect, insort
+from collections import OrderedDict
 
 import numpy as np
 
 from drmas_pl.kernels.branching import Ints
 
 Prompt = tuple[int, ...]
+NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
-class Prefixes(NamedTuple):
-    """For each new prompt, where its beginning is already known.
+class PrefixIndex:
+    """Stored token sequences and the blocks that hold them, in the order in which they were last used."""
 
-    Attributes:
-        source: (P,) earlier prompt that shares the longest beginning.
-        length: (P,) how many tokens they share, always fewer than the new prompt has; 0 for none.
-    """
+    def __init__(self) -> None:
+        # blocks, and number of tokens in each
+        self._rows: OrderedDict[Prompt, tuple[Ints, Ints]] = OrderedDict()
+        # in lexical order, where the longest common beginning is that of a neighbour
+        self._ranked: list[Prompt] = []
 
-    source: Ints
-    length: Ints
+    def __len__(self) -> int:
+        return len(self._ranked)
 
+    def __contains__(self, tokens: Prompt) -> bool:
+        return tokens in self._rows
 
-def shared_prefixes(prompts: Sequence[Prompt], earlier: Sequence[Prompt]) -> Prefixes:
-    """Find the longest common beginnings.
+    def add(self, tokens: Prompt, blocks: Ints, fill: Ints) -> None:
+        """Store a sequence that is not there yet, and how many of its tokens are in each block."""
+        self._rows[tokens] = (blocks, fill)
+        insort(self._ranked, tokens)
 
-    One token of every prompt is left to compute, since its logits are wanted.
+    def longest(self, prompt: Prompt) -> tuple[Ints, Ints, int]:
+        """Find the longest beginning that a stored sequence shares, and note its use.
 
-    >>> shared_prefixes([(1, 2, 3), (7,), (1, 2)], [(5, 6), (1, 2, 9)])
-    Prefixes(source=array([1, 0, 1]), length=array([2, 0, 1]))
-    """
-    order = sorted(range(len(earlier)), key=earlier.__getitem__)
-    ranked = [earlier[row] for row in order]
-    found = Prefixes(np.zeros(len(prompts), dtype=np.int64), np.zeros(len(prompts), dtype=np.int64))
-    for row, prompt in enumerate(prompts):
-        at = bisect(ranked, prompt)
-        # in lexical order the longest common beginning is that of a neighbour
-        for near in range(max(at - 1, 0), min(at + 1, len(ranked))):
-            length = min(common_length(prompt, ranked[near]), len(prompt) - 1)
-            if length > found.length[row]:
-                found.source[row] = order[near]
-                found.length[row] = length
-    return found
+        One token of the prompt is left to compute, since its logits are wanted.
 
+        Returns:
+            Blocks of the stored sequence, the number of its tokens in each, and how many tokens both share.
 
-def columns_of(prefixes: Prefixes) -> tuple[Ints, Ints]:
-    """List every shared token once.
+        >>> index = PrefixIndex()
+        >>> index.add((5, 6), np.array([0]), np.array([2]))
+        >>> index.add((1, 2, 9), np.array([1]), np.array([3]))
+        >>> [(blocks.tolist(), length) for blocks, _, length in map(index.longest, ((1, 2, 3), (7,), (1, 2)))]
+        [([1], 2), ([], 0), ([1], 1)]
+        """
+        at = bisect(self._ranked, prompt)
+        length = 0
+        found: Prompt | None = None
+        for near in self._ranked[max(at - 1, 0) : at + 1]:
+            common = min(common_length(prompt, near), len(prompt) - 1)
+            if common > length:
+                length = common
+                found = near
+        if found is None:
+            return NOTHING, NOTHING, 0
+        self._rows.move_to_end(found)
+        return *self._rows[found], length
 
-    Returns:
-        (N,) new prompt and (N,) position of each shared token.
+    def remove(self, tokens: Prompt) -> Ints:
+        """Forget a sequence and return its blocks; none if it is not stored."""
+        if tokens not in self._rows:
+            return NOTHING
+        del self._ranked[bisect(self._ranked, tokens) - 1]
+        return self._rows.pop(tokens)[0]
 
-    >>> rows, positions = columns_of(Prefixes(np.array([0, 0]), np.array([2, 1])))
-    >>> rows.tolist(), positions.tolist()
-    ([0, 0, 1], [0, 1, 0])
-    """
-    rows = np.repeat(np.arange(len(prefixes.length)), prefixes.length)
-    # positions count from 0 within each prompt: the running index less the number of tokens of the prompts before
-    before = np.cumsum(prefixes.length) - prefixes.length
-    return rows, np.arange(len(rows)) - np.repeat(before, prefixes.length)
+    def remove_oldest(self) -> Ints:
+        """Forget the sequence that was used longest ago and return its blocks."""
+        return self.remove(next(iter(self._rows)))
+
+    def renumber(self, number: Ints) -> None:
+        """Replace every block by its new ``number``, (B,)."""
+        for tokens, (blocks, fill) in self._rows.items():
+            self._rows[tokens] = (number[blocks], fill)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        self._rows.clear()
+        self._ranked.clear()
 
 
 def common_length(left: Prompt, right: Prompt) -> int:

@@ -83,7 +83,7 @@ def test_a_family_is_decoded_as_the_table_says(
     with caplog.at_level(logging.WARNING, "drmas_pl"):
         engine = TransformersEngine(model, Ids())
     assert decode_check.make_runner(model).splits_attention == (how == "split")
-    assert ("is decoded with prompts and responses joined" in caplog.text) == how.endswith(
+    assert ("is decoded with the blocks of each row joined" in caplog.text) == how.endswith(
         "the trial says so"
     )
     assert largest_difference(model, engine) < 1e-4

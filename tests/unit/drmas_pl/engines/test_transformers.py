@@ -13,18 +13,18 @@ import torch
 from transformers import AutoModelForCausalLM as Auto
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from drmas_pl.engines.decoding import DecodeBatch
+from drmas_pl.engines.decoding import RunningBatch
 from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
-from drmas_pl.kernels.row_cache import RowCache
+from drmas_pl.kernels.blocks import BLOCK
+from drmas_pl.kernels.paged_cache import PagedLayer
 from drmas_pl.models.loading import load_model
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 from tests.helpers.usual import usual
 
 EOS = 2
-keep = RowCache.keep_prompts
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
