@@ -60,9 +60,7 @@ class RunningBatch:
         self._store = store
         # processors would widen half precision anew in every step
         wide = torch.float32 if runner.splits_attention and device.type == "cpu" else None
-        self._memory = BlockRows(
-            PagedCache(runner.layers, dtype=wide), device=device, max_blocks=max_blocks
-        )
+        self._memory = BlockRows(PagedCache(runner.layers, dtype=wide), device=device, max_blocks=max_blocks)
         self._samples = Samples(stop_token_ids, stop_reached, device)
         # row and group of each live sample; those of one prompt that were admitted at once are a group
         self._row: Ints = np.zeros(0, np.int64)

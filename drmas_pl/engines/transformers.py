@@ -165,11 +165,12 @@ class TransformersEngine(Engine):
     def sleep(self) -> None:
         """Refuse to generate and give the memory of the key-value cache back; a copy of the weights stays.
 
-        Raises:
-            EngineError: Requests are under way.
+        Requests that are under way fail.
         """
-        self._demand_idle("sleep()")
-        self._shut()
+        self._abort(EngineError("the engine went to sleep before the response ended"))
+        self._awake = False
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
     def sync(self, version: int) -> None:
         """Note the version, and renew the copy if there is one; what was computed with the old weights is forgotten.
@@ -177,7 +178,13 @@ class TransformersEngine(Engine):
         Raises:
             EngineError: Requests are under way, whose next tokens would come from other weights.
         """
-        self._demand_idle("sync()")
+        with self._lock:
+            self._collect_arrived()
+            if not self.idle:
+                raise EngineError(
+                    f"sync() came while {len(self._waiting) + len(self._running)} requests were under way, whose next tokens would "
+                    "come from other weights; call step() until the engine is idle, or cancel their futures"
+                )
         super().sync(version)
         if self._copy is not None:
             self._copy.renew()
@@ -188,9 +195,8 @@ class TransformersEngine(Engine):
         _ = self.policy
 
     def close(self) -> None:
-        """Refuse to generate for good; requests under way fail."""
-        self._abort(EngineError("the engine was closed before the response ended"))
-        self._shut()
+        """Refuse to generate for good; requests that are under way fail."""
+        self.sleep()
 
     @property
     def _running(self) -> list[Admission]:
@@ -247,10 +253,10 @@ class TransformersEngine(Engine):
         try:
             return batch.admit(joining)
         except Exception as error:
-            _fail(joining, error)
             if len(batch) != running:
                 # what is running is damaged as well
                 raise
+            _fail(joining, error)
             return ()
 
     def _joins(self, fitting: int, running: int) -> bool:
@@ -272,15 +278,6 @@ class TransformersEngine(Engine):
             )
         return bool(finished)
 
-    def _demand_idle(self, call: str) -> None:
-        with self._lock:
-            self._collect_arrived()
-            if not self.idle:
-                raise EngineError(
-                    f"{call} came while {len(self._waiting) + len(self._running)} requests were under way; call step() until the engine "
-                    "is idle, or cancel their futures"
-                )
-
     def _abort(self, error: Exception, *, running: bool = False) -> None:
         """Fail what is running, and unless only ``running``, what waits; the cache may hold anything, so it goes as well."""
         with self._lock:
@@ -291,12 +288,6 @@ class TransformersEngine(Engine):
                 self._waiting = []
             self._release()
             _fail(failed, error)
-
-    def _shut(self) -> None:
-        self._awake = False
-        self._release()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
 
     def _release(self) -> None:
         """Give up the cache with all that runs, and copies of the weights."""
@@ -343,9 +334,7 @@ class TransformersEngine(Engine):
         self._batch.runner = self._runner
 
 
-_NOT_FINITE: Final = (
-    "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
-)
+_NOT_FINITE: Final = "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
 
 
 def _is_given_up(admission: Admission) -> bool:

@@ -113,7 +113,6 @@ def measure_memory(
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         tokens = 0 if _elsewhere(engine) else getattr(engine, "max_batch_tokens", 0)
-        tokens *= 2 if getattr(engine, "reuse_prefixes", False) else 1
         cache = tokens * config.num_hidden_layers * 2 * heads * size * width
         layers = 1 if settings.activation_checkpointing else config.num_hidden_layers
         kept = config.num_hidden_layers if settings.activation_checkpointing else 0

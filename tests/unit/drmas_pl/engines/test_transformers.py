@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM as Auto
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
@@ -17,8 +21,10 @@ from drmas_pl.engines.decoding import RunningBatch
 from drmas_pl.engines.model_runner import ModelRunner
 from drmas_pl.engines.transformers import TransformersEngine, end_token_ids, evaluating
 from drmas_pl.errors import ConfigError, EngineError
+from drmas_pl.kernels import block_rows
 from drmas_pl.kernels.blocks import BLOCK
-from drmas_pl.kernels.paged_cache import PagedLayer
+from drmas_pl.kernels.paged_cache import PagedCache, PagedLayer
+from drmas_pl.models.adapters import LoraSettings, share_base
 from drmas_pl.models.loading import load_model
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
@@ -101,6 +107,27 @@ def ids_of(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
     return [completion.token_ids for completion in completions]
 
 
+def memory(engine: TransformersEngine) -> list[torch.Tensor]:
+    """Return the keys and values of every layer."""
+    assert engine._batch is not None
+    return engine._batch._memory.cache._states()
+
+
+def interleaved(
+    engine: TransformersEngine, batch: Sequence[GenerationRequest], steps: Sequence[int]
+) -> list[Completion]:
+    """Submit each request after so many steps of the engine."""
+    futures: dict[int, Future[Completion]] = {}
+    for step in range(max(steps) + 1):
+        for at, request in enumerate(batch):
+            if steps[at] == step:
+                futures[at] = engine.submit(request)
+        engine.step()
+    while not engine.idle:
+        engine.step()
+    return [futures[at].result(timeout=0) for at in range(len(batch))]
+
+
 def test_it_keeps_the_contract_of_every_engine() -> None:
     check_engine(TransformersEngine(*tiny_policy(context_length=64)))
 
@@ -165,16 +192,17 @@ def test_a_bound_on_cached_tokens_changes_nothing(budget: int) -> None:
     reference = TransformersEngine(policy, Ids()).generate(batch)
     engine = TransformersEngine(policy, Ids(), max_batch_tokens=budget)
     sizes: list[tuple[int, int]] = []
-    run = DecodeBatch.run
+    admit = RunningBatch.admit
 
-    def spy(self: DecodeBatch) -> None:
-        cells = len(self.prompts) * self._width + self.ids.size
-        sizes.append((len(self.lengths), cells))
-        run(self)
+    def spy(self: RunningBatch, admissions: Any) -> Any:
+        before = len(self)
+        finished = admit(self, admissions)
+        sizes.append((before + len(admissions), self.reserved))
+        return finished
 
-    with patch.object(DecodeBatch, "run", spy):
+    with patch.object(RunningBatch, "admit", spy):
         assert ids_of(engine.generate(batch)) == ids_of(reference)
-    assert len(sizes) > 1 and all(cells <= budget or rows == 1 for rows, cells in sizes)
+    assert len(sizes) > 1 and all(blocks * BLOCK <= budget or rows == 1 for rows, blocks in sizes)
 
 
 def test_a_prompt_is_computed_once_for_all_its_samples_and_seeds() -> None:
@@ -271,8 +299,9 @@ def test_nothing_stale_is_taken_over(change: str) -> None:
     elif change == "adapter":
         policy.active_adapters = ["other"]
     else:
-        with patch.object(DecodeBatch, "run", side_effect=RuntimeError), pytest.raises(RuntimeError):
+        with patch.object(RunningBatch, "_sample", side_effect=RuntimeError), pytest.raises(RuntimeError):
             engine.generate(batch)
+        shapes.clear()
     completion = engine.generate(batch)[0]
     assert shapes == [(1, 10)]
     assert torch.allclose(
@@ -286,33 +315,32 @@ def test_what_is_held_for_later_is_bounded(budget: int) -> None:
     fresh = TransformersEngine(engine.policy, Ids(), reuse_prefixes=False)
     for _ in range(3):
         assert ids_of(engine.generate(requests(4, 2))) == ids_of(fresh.generate(requests(4, 2)))
-        held = [batch.cache.prompt_cells for batch in engine._earlier]
-        assert held and (sum(held) <= budget or len(held) == 1)
-        assert all(not batch._earlier for batch in engine._earlier), (
-            "batches do not hold on to their predecessors"
-        )
-        assert len({batch.buffer_set for batch in engine._earlier}) == len(held)
+        assert engine._batch is not None and engine._batch.reserved == 0
+        blocks = engine._batch._memory._blocks
+        assert not blocks.live.any() and blocks.only_stored > 0
+        assert blocks.only_stored * BLOCK <= budget or budget < 150
+    assert blocks.capacity * BLOCK <= max(2 * budget, 600)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
-def test_forgetting_finished_prompts_changes_nothing(kind: str) -> None:
-    engine = TransformersEngine(model(kind), Ids(), stop_token_ids=[63])
-    generator = random.Random(3)
-    prompts = [tuple(generator.randrange(3, 60) for _ in range(3 + at)) for at in range(16)]
-    batch = [
-        GenerationRequest(
-            ids, SamplingParams(max_new_tokens=2 + 3 * (at * 7 % 5)), seed=seed, order=(at, seed)
-        )
-        for at, ids in enumerate(prompts)
-        for seed in (1, 2)
-    ]
-    kept: list[int] = []
-    with patch.object(
-        RowCache, "keep_prompts", lambda cache, rows: kept.append(len(rows)) or keep(cache, rows)
-    ):
-        together = engine.generate(batch)
-    assert kept, "prompts were forgotten on the way"
-    assert ids_of(together) == ids_of([engine.generate([request])[0] for request in batch])
+def test_moving_blocks_beside_each_other_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = model(kind)
+    monkeypatch.setattr(block_rows, "_MOST_RUNS", 0)
+    engine, fresh = TransformersEngine(policy, Ids()), TransformersEngine(policy, Ids(), reuse_prefixes=False)
+    moved: list[int] = []
+    exchange = PagedCache.exchange_blocks
+
+    def spy(cache: PagedCache, left: torch.Tensor, right: torch.Tensor) -> None:
+        moved.append(len(left))
+        exchange(cache, left, right)
+
+    with patch.object(PagedCache, "exchange_blocks", spy):
+        for round_ in range(3):
+            batch = requests(9, 3)
+            half = len(batch) // 2
+            found = interleaved(engine, batch, [0] * half + [1 + round_] * (len(batch) - half))
+            assert ids_of(found) == ids_of(fresh.generate(batch))
+    assert sum(moved) > 0
 
 
 def test_equal_beginnings_are_decoded_once() -> None:
@@ -421,7 +449,7 @@ def test_damaged_weights_are_an_error_that_leaves_nothing_behind() -> None:
         weight.fill_(float("nan"))
     with pytest.raises(EngineError, match="logits are not finite"):
         engine.generate(batch)
-    assert not engine._buffers._flat, "0 × NaN would survive in padding columns"
+    assert all(states.isfinite().all() for states in memory(engine)), "0 x NaN would survive in empty places"
     with torch.no_grad():
         weight.copy_(kept)
     assert engine.generate(batch) == reference
@@ -430,10 +458,10 @@ def test_damaged_weights_are_an_error_that_leaves_nothing_behind() -> None:
 def test_asleep_it_refuses_and_holds_no_cache() -> None:
     engine = TransformersEngine(model(), Ids())
     engine.generate(requests(1, 1, max_new_tokens=5))
-    assert engine._buffers._flat
+    assert memory(engine)
     for put_to_sleep in (engine.sleep, engine.close):
         put_to_sleep()
-        assert not engine._buffers._flat
+        assert engine._batch is None
         with pytest.raises(EngineError, match=r"asleep; call wake\(\)"):
             engine.generate(requests(1, 1))
         engine.wake()
@@ -482,14 +510,242 @@ def test_bfloat16_weights_report_float32_log_probs() -> None:
 @pytest.mark.parametrize("kind", ["llama", "mistral-window"])
 def test_keys_and_values_are_widened_once_where_attention_is_split(kind: str) -> None:
     policy = model(kind).to(torch.bfloat16)
-    engine, made = TransformersEngine(policy, Ids()), RowCache.__init__
+    engine = TransformersEngine(policy, Ids())
     found, again = engine.generate(requests(4, 3)), engine.generate(requests(4, 3))
-    kept = {buffer.dtype for buffer in engine._buffers._flat.values()}
-    assert kept == {torch.float32 if kind == "llama" else torch.bfloat16}
-    with patch.object(
-        RowCache, "__init__", lambda cache, *args, dtype, **kwargs: made(cache, *args, **kwargs)
-    ):
+    assert {states.dtype for states in memory(engine)} == {
+        torch.float32 if kind == "llama" else torch.bfloat16
+    }
+    made = PagedLayer.__init__
+    with patch.object(PagedLayer, "__init__", lambda layer, access, *, dtype: made(layer, access)):
         narrow = TransformersEngine(policy, Ids())
         assert (narrow.generate(requests(4, 3)), narrow.generate(requests(4, 3))) == (found, again), (
             "widening is exact"
         )
+
+
+def prefilled(engine: TransformersEngine) -> int:
+    """Return how many prompt tokens were computed so far."""
+    return 0 if engine._batch is None else engine._batch.prompt_tokens
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", usual(list(CONFIGS), ["llama", "mistral-window", "gpt2"]))
+def test_rows_of_any_age_give_what_each_gives_alone(kind: str, attention: str) -> None:
+    policy, batch = model(kind, attention), requests(5, 3)
+    alone = [TransformersEngine(policy, Ids()).generate([request])[0] for request in batch]
+    generator = random.Random(2)
+    engine = TransformersEngine(policy, Ids())
+    found = interleaved(engine, batch, [generator.randrange(5) for _ in batch])
+    assert ids_of(found) == ids_of(alone)
+    for request, completion in zip(batch, found):
+        assert torch.allclose(
+            torch.tensor(completion.logprobs), teacher_forced(policy, request, completion), atol=1e-5
+        )
+
+
+@hypothesis_settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_arrivals_change_nothing(data: st.DataObject) -> None:
+    batch = requests(4, 3)
+    steps = data.draw(st.lists(st.integers(0, 6), min_size=len(batch), max_size=len(batch)))
+    budget = data.draw(st.sampled_from([1, 150, 400, 65536]))
+    engine = TransformersEngine(POLICY, Ids(), max_batch_tokens=budget)
+    assert ids_of(interleaved(engine, batch, steps)) == ALONE
+
+
+def test_the_same_schedule_gives_the_same_bits() -> None:
+    batch = requests(6, 4)
+    steps = [at % 5 for at in range(len(batch))]
+    first, second = (interleaved(TransformersEngine(model(), Ids()), batch, steps) for _ in range(2))
+    assert first == second
+
+
+def test_a_request_joins_between_two_decode_steps_and_leaves_when_it_ends() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    long = engine.submit(GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=40), seed=1))
+    engine.step()
+    short = engine.submit(GenerationRequest((8, 9), SamplingParams(max_new_tokens=3), seed=2))
+    engine.step()
+    assert short.done() and not long.done(), "it was not held up by the longer one"
+    assert engine._batch is not None and len(engine._batch) == 1 and not engine.idle
+    while not engine.idle:
+        engine.step()
+    assert len(long.result().token_ids) == 40 and engine._batch.reserved == 0
+
+
+def test_a_few_requests_wait_for_others_to_join_with() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    for seed in range(32):
+        engine.submit(GenerationRequest((5, seed % 60), SamplingParams(max_new_tokens=60), seed=seed))
+    engine.step()
+    assert engine._batch is not None
+    late = engine.submit(GenerationRequest((9, 9), SamplingParams(max_new_tokens=60), seed=99))
+    engine.step()
+    assert len(engine._batch) == 32, "one request is no eighth of what runs"
+    engine.step()
+    assert len(engine._batch) == 33, "but it does not wait for ever"
+    late.cancel()
+    engine.step()
+    for seed in range(4):
+        engine.submit(GenerationRequest((9, seed), SamplingParams(max_new_tokens=60), seed=seed))
+    engine.step()
+    assert len(engine._batch) == 36, "four are"
+
+
+def test_requests_are_admitted_in_their_order_when_there_is_room() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64], max_batch_tokens=4 * BLOCK)
+    admitted: list[tuple[Any, ...]] = []
+    admit = RunningBatch.admit
+
+    def spy(self: RunningBatch, admissions: Any) -> Any:
+        admitted.extend(admission.request.order for admission in admissions)
+        return admit(self, admissions)
+
+    with patch.object(RunningBatch, "admit", spy):
+        for place in (5, 3, 1, 4, 2):
+            # the first needs more room than the others, which do not overtake it
+            sampling = SamplingParams(max_new_tokens=50 if place == 2 else 4)
+            engine.submit(GenerationRequest((3 + place, 7), sampling, seed=place, order=(place,)))
+        while not engine.idle:
+            engine.step()
+    assert admitted == [(place,) for place in (1, 2, 3, 4, 5)]
+
+
+def test_a_cancelled_request_gives_its_row_and_its_place_up() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    sampling = SamplingParams(max_new_tokens=40)
+    kept = GenerationRequest((5, 6, 7), sampling, seed=1)
+    alone = engine.generate([kept])[0]
+    futures = [engine.submit(request) for request in (kept, GenerationRequest((5, 6, 7), sampling, seed=2))]
+    engine.step()
+    waiting = engine.submit(GenerationRequest((5, 6, 8), sampling, seed=3))
+    assert futures[1].cancel() and waiting.cancel()
+    engine.step()
+    assert engine._batch is not None and len(engine._batch) == 1
+    while not engine.idle:
+        engine.step()
+    assert futures[0].result().token_ids == alone.token_ids and engine._batch.reserved == 0
+    assert not engine._batch._memory._blocks.live.any()
+
+
+def test_prompts_are_computed_once_across_samples_turns_and_roles() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    prompt = tuple(range(3, 23))
+    sampling = SamplingParams(max_new_tokens=6)
+    first = engine.generate([GenerationRequest(prompt, sampling, seed=seed) for seed in range(5)])
+    assert prefilled(engine) == 20
+    # another turn continues what was said, another role the prompt
+    engine.generate([GenerationRequest((*prompt, *first[2].token_ids, 9), sampling, seed=7)])
+    assert prefilled(engine) == 20 + 2, "the last sampled token was never computed"
+    engine.generate([GenerationRequest((*prompt, 50, 51, 52), sampling, seed=8)])
+    assert prefilled(engine) == 22 + 3
+    running = engine.submit(GenerationRequest((40,) * 12, SamplingParams(max_new_tokens=30), seed=9))
+    engine.step()
+    engine.submit(GenerationRequest((40,) * 12 + (41,), sampling, seed=9))
+    while not engine.idle:
+        engine.step()
+    assert running.done() and prefilled(engine) == 25 + 12 + 1, (
+        "a prompt that is running is continued as well"
+    )
+
+
+def test_new_weights_are_refused_while_requests_are_under_way() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    future = engine.submit(GenerationRequest((5, 6), SamplingParams(max_new_tokens=40), seed=1))
+    engine.step()
+    with pytest.raises(EngineError, match=r"sync\(\) came while 1 requests were under way"):
+        engine.sync(2)
+    assert engine.weights_version == 0 and future.cancel()
+    engine.sync(2)
+    assert engine.idle and engine.weights_version == 2
+
+
+def test_weights_that_change_under_running_requests_fail_them() -> None:
+    policy = model()
+    engine = TransformersEngine(policy, Ids(), stop_token_ids=[64])
+    future = engine.submit(GenerationRequest((5, 6), SamplingParams(max_new_tokens=40), seed=1))
+    engine.step()
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(2)
+    engine.step()
+    with pytest.raises(EngineError, match="the weights changed while 1 requests were under way"):
+        future.result(timeout=0)
+    assert engine.idle
+
+
+@pytest.mark.parametrize("call", ["sleep", "close"])
+def test_what_is_under_way_fails_when_the_memory_goes(call: str) -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    running = engine.submit(GenerationRequest((5, 6), SamplingParams(max_new_tokens=40), seed=1))
+    engine.step()
+    waiting = engine.submit(GenerationRequest((5, 7), SamplingParams(max_new_tokens=40), seed=1))
+    getattr(engine, call)()
+    assert engine.idle and engine._batch is None
+    for future in (running, waiting):
+        with pytest.raises(EngineError, match="went to sleep before the response ended"):
+            future.result(timeout=0)
+
+
+def test_logits_that_are_not_finite_fail_their_own_requests_alone() -> None:
+    policy = model()
+    engine = TransformersEngine(policy, Ids(), stop_token_ids=[64])
+    with torch.no_grad():
+        policy.get_input_embeddings().weight[60] = float("nan")
+    good = [GenerationRequest((5, 6), SamplingParams(max_new_tokens=4, top_k=1), seed=1, order=(1,))]
+    bad = GenerationRequest((5, 60), SamplingParams(max_new_tokens=4), seed=1, order=(2,))
+    futures = [engine.submit(request) for request in (*good, bad)]
+    while not engine.idle:
+        engine.step()
+    assert len(futures[0].result().token_ids) == 4
+    with pytest.raises(EngineError, match="logits are not finite"):
+        futures[1].result(timeout=0)
+    assert all(states.isfinite().all() for states in memory(engine))
+
+
+def test_a_failing_prefill_fails_those_who_join_alone() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    running = engine.submit(GenerationRequest((5, 6), SamplingParams(max_new_tokens=40), seed=1))
+    engine.step()
+    joining = engine.submit(GenerationRequest((5, 7), SamplingParams(max_new_tokens=40), seed=1))
+    with patch.object(ModelRunner, "prefill", side_effect=RuntimeError("no memory")):
+        engine.step()
+    with pytest.raises(RuntimeError, match="no memory"):
+        joining.result(timeout=0)
+    while not engine.idle:
+        engine.step()
+    assert len(running.result().token_ids) == 40
+
+
+def test_an_interruption_gives_everything_up() -> None:
+    engine = TransformersEngine(model(), Ids(), stop_token_ids=[64])
+    future = engine.submit(GenerationRequest((5, 6), SamplingParams(max_new_tokens=40), seed=1))
+    with (
+        patch.object(RunningBatch, "decode", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        engine.step()
+    assert engine.idle
+    with pytest.raises(EngineError, match="interrupted by KeyboardInterrupt"):
+        future.result(timeout=0)
+
+
+def test_engines_on_one_base_take_turns_with_their_adapters() -> None:
+    policies = share_base(model(), ["one", "two"], LoraSettings(rank=2), path="base")
+    engines = [TransformersEngine(policy, Ids()) for policy in policies.values()]
+    with torch.no_grad():
+        for engine in engines:
+            for parameter in engine.policy.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.5)
+    batch = requests(3, 2, max_new_tokens=9)
+    alone = [engine.generate(batch) for engine in engines]
+    assert ids_of(alone[0]) != ids_of(alone[1])
+    futures = [[engine.submit(request) for request in batch] for engine in engines]
+    while not all(engine.idle for engine in engines):
+        for engine in engines:
+            engine.step()
+    for found, expected in zip(futures, alone):
+        assert ids_of([future.result() for future in found]) == ids_of(expected)
+
+
+POLICY = model()
+ALONE = ids_of([TransformersEngine(POLICY, Ids()).generate([request])[0] for request in requests(4, 3)])

@@ -8,18 +8,17 @@ import pytest
 from drmas_pl.kernels.branching import branch
 
 
-def test_rows_that_agree_stay_together_and_in_place() -> None:
+def test_rows_that_agree_stay_together() -> None:
     plan = branch(np.array([0, 0, 1]), np.array([5, 5, 9]))
     assert plan.row.tolist() == [0, 0, 1]
     assert plan.token.tolist() == [5, 9]
-    assert plan.source.tolist() == []
+    assert plan.first.tolist() == [True, True]
 
 
-def test_a_hole_is_filled_by_the_last_row() -> None:
-    plan = branch(np.array([0, 2]), np.array([7, 8]))
-    assert plan.row.tolist() == [0, 1]
-    assert plan.parent.tolist() == [0, 2]
-    assert (plan.source.tolist(), plan.target.tolist()) == ([2], [1])
+def test_rows_that_nobody_continues_are_left_out() -> None:
+    plan = branch(np.array([2, 0, 2]), np.array([7, 8, 6]))
+    assert plan.row.tolist() == [2, 0, 1]
+    assert (plan.parent.tolist(), plan.first.tolist()) == ([0, 2, 2], [True, True, False])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -29,7 +28,7 @@ def test_memory_follows_the_samples(seed: int) -> None:
     row = generator.integers(0, rows, samples)
     row[:rows] = np.arange(rows)
     history: list[list[int]] = [[int(r)] for r in row]
-    memory: list[list[int] | None] = [[r] for r in range(rows)] + [None] * samples
+    memory: list[list[int]] = [[r] for r in range(rows)]
     live = np.arange(samples)
     for _ in range(12):
         token = generator.integers(0, 3, len(live))
@@ -39,19 +38,11 @@ def test_memory_follows_the_samples(seed: int) -> None:
             break
         plan = branch(row, token)
         assert sorted(set(plan.row.tolist())) == list(range(len(plan.token))), "rows are dense"
-        assert not set(plan.source.tolist()) & set(plan.target.tolist()), (
-            "a move in place must not overwrite its own source"
-        )
-        moved = [memory[source] for source in plan.source]
-        for target, content in zip(plan.target, moved):
-            memory[target] = None if content is None else list(content)
-        for new, appended in enumerate(plan.token.tolist()):
-            content = memory[new]
-            assert content is not None
-            memory[new] = [*content, appended]
+        assert plan.first.sum() == len(set(plan.parent.tolist())), "one row of each parent's is the first"
+        memory = [[*memory[parent], token] for parent, token in zip(plan.parent, plan.token.tolist())]
         row = plan.row
         for at, sample in enumerate(live.tolist()):
             history[sample].append(int(token[at]))
             assert memory[row[at]] == history[sample]
-        contents = [tuple(memory[r] or ()) for r in range(len(plan.token))]
+        contents = [tuple(content) for content in memory]
         assert len(set(contents)) == len(contents), "equal beginnings share a row"
