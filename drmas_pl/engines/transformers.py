@@ -239,13 +239,13 @@ class TransformersEngine(Engine):
             del self._waiting[:fitting]
             self._delay = 0
             fitting = 0
-            if self._settle(self._admit(batch, joining)):
+            if self._resolve(self._admit(batch, joining)):
                 return
         for _ in range(_MAX_STEPS):
             if not len(batch) or (fitting and self._delay >= _MAX_DELAY):
                 return
             self._delay += 1 if fitting else 0
-            if self._settle(batch.decode()):
+            if self._resolve(batch.decode()):
                 return
 
     def _admit(self, batch: RunningBatch, joining: Sequence[_Submitted]) -> Sequence[Finished]:
@@ -263,7 +263,7 @@ class TransformersEngine(Engine):
         """Tell whether so many requests shall be admitted now."""
         return fitting > 0 and (fitting * _JOINING_SHARE >= running or self._delay >= _MAX_DELAY)
 
-    def _settle(self, finished: Sequence[Finished]) -> bool:
+    def _resolve(self, finished: Sequence[Finished]) -> bool:
         """Resolve the futures of what has ended; return whether there was any."""
         for sample in finished:
             submitted = sample.admission

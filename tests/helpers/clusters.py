@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -149,7 +149,7 @@ class Silent(TransformersEngine):
     def __init__(self, group: str, policy: Any, tokenizer: Any) -> None:
         super().__init__(policy, tokenizer)
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+    def begin_step(self) -> Callable[[], None]:
         threading.Event().wait()
         raise AssertionError
 

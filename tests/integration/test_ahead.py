@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -260,13 +261,22 @@ def test_generation_and_training_go_on_at_the_same_time(
     class Waiting(TransformersEngine):
         """Plays the second iteration only when a group learns."""
 
-        def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-            if requests[0].order[0] not in second:
-                return super().generate(requests)
-            assert learns.wait(30)
-            completions = super().generate(requests)
-            generated.set()
-            return completions
+        later = False
+
+        def submit(self, request: GenerationRequest) -> Future[Completion]:
+            self.later = request.order[0] in second
+            return super().submit(request)
+
+        def begin_step(self) -> Callable[[], None]:
+            assert not self.later or learns.wait(30)
+            finish = super().begin_step()
+
+            def step() -> None:
+                finish()
+                if self.later:
+                    generated.set()
+
+            return step
 
     def updating(group: PolicyWorker, *args: Any, **kwargs: Any) -> Any:
         learns.set()
