@@ -1,8 +1,8 @@
 """Two players of a zero-sum game, one agent each; with shared weights a policy plays against itself.
 
-Where players take turns, the environment pays the first player's score s in [0, 1]. The rule ``credit=zero_sum`` with
-``critics: [second]``, which this team's configuration chooses, credits every turn of the first player with s and every turn of the second
-with 1 - s. Where they choose at once, the environment pays each its own payoff, and the rule credits that.
+Where players take turns, the environment pays the first player's score s in [0, 1]. The rule ``credit=two_players``, which this team's
+configuration chooses, credits every turn of the first player with s and every turn of the second with 1 - s. Where they choose at once, the
+environment pays each its own payoff, and the rule credits that.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.agents.self_play import Player, SelfPlayTeam
+from drmas_pl.algorithms.credit_rules import ReturnToGo
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.config.construct import build
 from drmas_pl.envs.board_games import BoardGameEnv, make_tasks
@@ -92,6 +93,11 @@ def test_zero_sum_credit_pays_each_seat_its_own_score() -> None:
         [trajectory], {player: Player(player) for player in ("first", "second")}, credit=credit
     )
     assert table.score.tolist() == [0.75, 0.25, 0.75]
+
+
+def test_another_credit_rule_takes_the_place_of_the_teams_whole() -> None:
+    words = ("+env=kuhn", "+agents=self_play", "credit=return_to_go")
+    assert build(configure(*words)["credit"], "credit") == ReturnToGo()
 
 
 def test_prompts_say_what_there_is() -> None:
