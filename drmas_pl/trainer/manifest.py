@@ -5,6 +5,7 @@ A manifest may be damaged, or written by anybody: every entry is checked before 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -21,6 +22,8 @@ FORMAT: Final = 2
 # the first one had neither checksums nor the mark of the run
 READABLE: Final = (1, FORMAT)
 MANIFEST: Final = "manifest.json"
+# Entry with the checksum of all others.
+DIGEST: Final = "digest"
 _NAME: Final = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 
 
@@ -51,8 +54,14 @@ class Manifest:
     files: Mapping[str, FileMark] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return the content of ``manifest.json``."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        """Return the content of ``manifest.json``, which ends with a checksum of itself."""
+        return seal_record(asdict(self))
+
+
+def seal_record(record: Mapping[str, Any]) -> str:
+    """Return the text of a manifest's entries and their checksum."""
+    plain = json.loads(json.dumps({name: value for name, value in record.items() if name != DIGEST}))
+    return json.dumps({**plain, DIGEST: _digest(plain)}, indent=1) + "\n"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -84,6 +93,7 @@ def _checked(record: dict[str, Any]) -> Manifest:
     Raises:
         ValueError: One does not.
     """
+    digest = record.pop(DIGEST, None)
     known = {item.name for item in fields(Manifest)}
     unknown = sorted(record.keys() - known)
     if unknown:
@@ -100,6 +110,8 @@ def _checked(record: dict[str, Any]) -> Manifest:
     _check_state(record.get("state", {}), record["iteration"])
     if record["format"] == FORMAT and not record.get("files"):
         raise ValueError("files is empty")
+    if record["format"] == FORMAT and digest != _digest(record):
+        raise ValueError("it is not what was written")
     marks = {name: FileMark(**mark) for name, mark in record.get("files", {}).items()}
     return Manifest(**{**record, "files": marks})
 
@@ -116,6 +128,10 @@ def _check_state(state: Mapping[str, Any], iteration: int) -> None:
         raise ValueError(f"state.iteration must be {iteration}, got {state['iteration']}")
     if state.get("best_at") is not None and state.get("best") is None:
         raise ValueError("state.best is missing")
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _is_count(value: Any) -> bool:

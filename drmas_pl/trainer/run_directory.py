@@ -153,6 +153,7 @@ class RunDirectory:
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
         self.lock.check()
+        _refuse_pipe("the metrics", self.metrics)
         with writing("the metrics", self.metrics):
             self.path.mkdir(parents=True, exist_ok=True)
             with self.metrics.open("a") as file:
@@ -187,6 +188,7 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
         path = self.path / "summary.json"
+        _refuse_pipe("the summary", path)
         with writing("the summary", path):
             write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
@@ -214,6 +216,12 @@ class RunDirectory:
                 write_page([self.path], self.page)
         except Exception:
             log.exception("%s could not be made; make it later with: drmas-report %s", self.page, self.path)
+
+
+def _refuse_pipe(what: str, path: Path) -> None:
+    """Raise StorageError where a named pipe has the name of a file, since its reader would be waited for."""
+    if path.is_fifo():
+        raise StorageError(f"{what} cannot be written to {path}: it is a named pipe; delete it")
 
 
 def with_advantages(

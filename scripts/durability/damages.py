@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from drmas_pl.trainer.manifest import seal_record
 from scripts.durability.compare import differences
 from scripts.durability.process import program, run
 from scripts.durability.table import Verdict, judge, scratch
@@ -210,7 +211,7 @@ def reseal(checkpoint: Path) -> None:
     record = json.loads(file.read_text())
     file.unlink()
     marks = {name: asdict(mark) for name, mark in seal_files(checkpoint).items()}
-    file.write_text(json.dumps({**record, "files": marks}))
+    file.write_text(seal_record({**record, "files": marks}))
 
 
 def _set_entry(checkpoint: Path, entry: str, value: Any) -> None:
@@ -218,7 +219,7 @@ def _set_entry(checkpoint: Path, entry: str, value: Any) -> None:
     record = json.loads(file.read_text())
     owner, _, name = entry.rpartition(".")
     (record[owner] if owner else record)[name] = value
-    file.write_text(json.dumps(record))
+    file.write_text(seal_record(record))
 
 
 def _set_target(file: Path, target: str) -> None:

@@ -19,6 +19,7 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.env import StepResult
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
+from drmas_pl.trainer.manifest import seal_record
 from drmas_pl.types import MetricInfo
 from scripts.durability.damages import reseal
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
@@ -347,7 +348,7 @@ def test_a_changed_prompt_is_pointed_out(trained: Path, capsys: pytest.CaptureFi
     file = trained / "checkpoints/iteration-000002/manifest.json"
     manifest: dict[str, Any] = json.loads(file.read_text())
     manifest["templates"]["writer"] = "0" * 16
-    file.write_text(json.dumps(manifest))
+    file.write_text(seal_record(manifest))
     assert main(["checkpoint=run", "evaluation=paper", "evaluation.samples=1", "evaluation.pass_at=[]"]) == 0
     captured = capsys.readouterr()
     assert (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.errors import CheckpointError
-from drmas_pl.trainer.manifest import Manifest, checkpoint_names, read_manifest
+from drmas_pl.trainer.manifest import Manifest, checkpoint_names, read_manifest, seal_record
 from drmas_pl.utils.checksums import FileMark
 
 GOOD = Manifest(
@@ -26,7 +26,7 @@ GOOD = Manifest(
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    (folder / "manifest.json").write_text(json.dumps({**json.loads(GOOD.to_json()), **changes}))
+    (folder / "manifest.json").write_text(seal_record({**json.loads(GOOD.to_json()), **changes}))
     return folder
 
 
@@ -72,6 +72,28 @@ def test_what_makes_no_sense_is_refused_with_its_entry(
 ) -> None:
     with pytest.raises(CheckpointError, match=f"manifest.json: {message}"):
         read_manifest(write(tmp_path, **changes))
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    content = (write(tmp_path) / "manifest.json").read_bytes()
+    for place in range(len(content) - 1):
+        for bit in (1, 4, 32):
+            flipped = bytearray(content)
+            flipped[place] ^= bit
+            (tmp_path / "manifest.json").write_bytes(flipped)
+            try:
+                found = read_manifest(tmp_path)
+            except CheckpointError:
+                continue
+            # a space that became another kind of space says the same
+            assert found == GOOD and content[place] in b" \n"
+
+
+def test_a_changed_entry_that_makes_sense_is_noticed_by_the_checksum(tmp_path: Path) -> None:
+    record = json.loads(GOOD.to_json())
+    (tmp_path / "manifest.json").write_text(json.dumps({**record, "seed": 8}))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: it is not what was written"):
+        read_manifest(tmp_path)
 
 
 def test_a_missing_entry_is_named(tmp_path: Path) -> None:

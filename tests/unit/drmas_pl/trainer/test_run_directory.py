@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from drmas_pl.errors import StorageError
 from drmas_pl.trainer.run_directory import RunDirectory
 
 
@@ -104,3 +106,13 @@ def test_files_that_sum_another_state_up_are_written_again(tmp_path: Path) -> No
         path.touch()
     assert folder.summarizes({**summary, "seconds": 2.0})
     assert not folder.summarizes({**summary, "iterations": 4})
+
+
+def test_named_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    for name in ("metrics.jsonl", "summary.json"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: it is a named pipe; delete it"):
+        folder.append_metrics({"iteration": 1})
+    with pytest.raises(StorageError, match=r"summary\.json: it is a named pipe; delete it"):
+        folder.write_summary({})
