@@ -136,6 +136,9 @@ class Scheduler:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            # those that were ended before they began would be reported as forgotten
+            for coroutine in coroutines:
+                coroutine.close()
 
     async def complete(self, calls: Sequence[tuple[Engine, GenerationRequest]]) -> list[Completion]:
         """Generate for requests that belong together, and wait until all of them are answered.

@@ -40,7 +40,7 @@ def plot_waterfall(timeline: Timeline, path: Path, *, agents: Sequence[str], tit
         axis.set(title=title, xlabel="seconds", ylabel="trajectory", xlim=(0, None))
         axis.invert_yaxis()
         axis.grid(False)
-        for line in axis.legend(loc="upper right").get_lines():
+        for line in figure.legend(loc="outside upper right", ncols=len(agents) + 1).get_lines():
             line.set_linewidth(3)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)

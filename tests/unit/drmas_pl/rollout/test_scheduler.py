@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
@@ -189,6 +191,27 @@ def test_what_is_under_way_is_given_up_when_one_coroutine_raises() -> None:
     with pytest.raises(LookupError, match="the search engine is down"):
         run(scheduler, speak(), fail())
     assert engine.futures[1].cancelled()
+
+
+def test_coroutines_that_are_ended_before_they_begin_are_not_reported() -> None:
+    scheduler = Scheduler([Manual()])
+    begun: list[int] = []
+
+    async def speak(number: int) -> None:
+        begun.append(number)
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await scheduler.run([speak(number) for number in range(3)])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(main())
+        gc.collect()
+    assert begun == []
 
 
 def test_requests_join_and_leave_a_stepped_engine_between_steps() -> None:
