@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightning.fabric.wrappers import _FabricModule
+
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.transformers import TransformersEngine
@@ -83,6 +85,8 @@ def _engines(team: Team, agents: Mapping[str, Agent]) -> dict[str, Engine]:
     found = {}
     for name in team.possible_agents:
         policy: Any = agents[name].policy
+        # after training it is inside of Fabric's wrapper, which does not tell what the model's forward pass takes
+        policy = policy.module if isinstance(policy, _FabricModule) else policy
         found[name] = by_policy.setdefault(id(policy), TransformersEngine(policy, agents[name].tokenizer))
     return found
 

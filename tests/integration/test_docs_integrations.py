@@ -27,6 +27,12 @@ SHORT = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PettingZoo sets this variable when it is first imported."""
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dsp")
+
+
 def block(text: str) -> str:
     """Return the only block that contains ``text``."""
     (found,) = [code for code in BLOCKS if text in code]

@@ -11,7 +11,13 @@ from drmas_pl.errors import ConfigError
 from drmas_pl.integrations.team_game import as_aec_env
 from tests.helpers.toy import EvenEnv, WriterEditor, make_tasks
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PettingZoo sets this variable when it is first imported."""
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dsp")
 
 
 def make() -> Any:

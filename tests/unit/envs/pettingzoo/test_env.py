@@ -18,6 +18,12 @@ CLASSIC = "pettingzoo.classic"
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 
+@pytest.fixture(autouse=True)
+def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PettingZoo sets this variable when it is first imported."""
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dsp")
+
+
 def make(game: str, **settings: Any) -> PettingZooEnv:
     return PettingZooEnv(f"{CLASSIC}.{game}", **settings)
 
