@@ -131,7 +131,7 @@ def cases(base: Base) -> list[str]:
     entries = [f"manifest: {entry} is {kind}" for entry, kind in itertools.product(ENTRIES, BAD_VALUES)]
     states = [
         f"manifest: state.{entry} is {kind}"
-        for entry, kind in itertools.product(("idle", "best"), BAD_VALUES)
+        for entry, kind in itertools.product(("idle", "evaluations"), BAD_VALUES)
     ]
     attacks = [f"config: {target} runs a command" for target in TARGETS]
     attacks += [
@@ -161,14 +161,13 @@ def _try(case: str, folder: Path, base: Base) -> Iterable[str]:
     target = folder / "run"
     shutil.copytree(base.folder, target)
     harm(case, target, base)
-    malicious = case.startswith(("config:", "pickle:", "the model"))
     trust = f"trust=[{WORDS[1].partition('=')[2].rpartition('.')[0]}]"
     words = [f"resume={target}", trust, f"trainer.max_iterations={ITERATIONS + 1}"]
     outcome = run(program(words), folder=folder)
     faults = list(outcome.faults)
     if (folder / MARK).exists():
         faults.append("executed")
-    if outcome.code == 0 and malicious and not case.startswith("pickle:"):
+    if outcome.code == 0 and case.startswith("config:"):
         faults.append("not refused")
     if outcome.code == 0:
         # what is damaged itself cannot be the same
