@@ -21,6 +21,7 @@ from drmas_pl.kernels.block_rows import BlockRows, Rows
 from drmas_pl.kernels.branching import Ints, branch
 from drmas_pl.kernels.paged_cache import PagedCache
 from drmas_pl.kernels.prefixes import Prompt
+from drmas_pl.parsing import FinishReason
 
 # a further forward pass costs about as much as computing this many padding tokens
 _PASS_OVERHEAD = 128
@@ -200,7 +201,9 @@ class RunningBatch:
             return []
         finished = []
         for at in np.flatnonzero(~going).tolist():
-            reason = ("stop" if stopped[at] else "length") if fine[at] else None
+            reason: FinishReason | None = None
+            if fine[at]:
+                reason = "stop" if stopped[at] else "length"
             finished.append(self._samples.finish(int(slot[at]), reason))
         self._let_go(going, plan.row + first_row, first)
         return finished

@@ -52,20 +52,25 @@ class Rows(NamedTuple):
 
     def take(self, kept: Ints) -> Rows:
         """Return the rows ``kept``."""
-        return Rows(*(part[kept] for part in self))
+        return Rows(self.table[kept], self.fill[kept], self.closed[kept])
 
     def join(self, other: Rows) -> Rows:
         """Return these rows and then ``other``."""
         width = max(self.table.shape[1], other.table.shape[1])
         left, right = self.widened(width), other.widened(width)
-        return Rows(*(np.concatenate(pair) for pair in zip(left, right)))
+        return Rows(
+            np.concatenate([left.table, right.table]),
+            np.concatenate([left.fill, right.fill]),
+            np.concatenate([left.closed, right.closed]),
+        )
 
     def widened(self, columns: int) -> Rows:
         """Return rows with room for ``columns`` blocks."""
         missing = columns - self.table.shape[1]
         if missing <= 0:
             return self
-        return Rows(*(np.pad(part, ((0, 0), (0, missing))) for part in self[:2]), self.closed)
+        room = ((0, 0), (0, missing))
+        return Rows(np.pad(self.table, room), np.pad(self.fill, room), self.closed)
 
     def cells(self) -> tuple[Ints, Ints, Ints, Ints]:
         """List all tokens, row by row: their row, position, block and offset, (N,) each."""
