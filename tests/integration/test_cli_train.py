@@ -149,7 +149,6 @@ def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(
     before = (folder / "run/config.yaml").read_text()
     for words, message in (
         (["output_dir=run"], "already holds a run"),
-        (["output_dir=run", "resume=run"], "nothing left to do"),
         (
             ["output_dir=run", "resume=run", "trainer.max_iterations=2", "seed=9"],
             "the run has seed 0, not 9",
@@ -158,6 +157,8 @@ def test_a_run_goes_on_in_its_folder_and_a_refused_one_spoils_nothing(
         assert run(*words, "logger=none") != 0
         assert message in capsys.readouterr().err
         assert (folder / "run/config.yaml").read_text() == before
+    assert run("output_dir=run", "resume=run", "logger=none") == 0
+    assert (folder / "run/config.yaml").read_text() == before
     assert run("resume=run", "trainer.max_iterations=2", "logger=none") == 0
     assert yaml.safe_load((folder / "run/config.yaml").read_text())["trainer"]["max_iterations"] == 2
     assert json.loads((folder / "run/summary.json").read_text())["iterations"] == 2

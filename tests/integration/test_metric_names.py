@@ -6,11 +6,13 @@ with PPO, LoRA, playing ahead. Here is the other direction.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from drmas_pl.algorithms.gae_estimator import GaeEstimator
 from drmas_pl.engines.transformers import TransformersEngine
+from drmas_pl.env import StepResult
 from drmas_pl.trainer.metric_registry import SECTIONS
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
@@ -57,8 +59,26 @@ def with_critic(folder: Path) -> MultiAgentTrainer:
     return trainer
 
 
+class Paying(EvenEnv):
+    """Pays the editor for every action."""
+
+    def act(self, action: str) -> StepResult:
+        return replace(super().act(action), rewards={"editor": 0.5})
+
+
+def with_own_rewards(folder: Path) -> MultiAgentTrainer:
+    trainer = make_trainer(folder, max_iterations=1)
+    trainer.fit(WriterEditor(Paying()), make_groups(trainer.fabric, sharing="shared"), make_data())
+    return trainer
+
+
 def test_every_registered_metric_is_logged(tmp_path: Path) -> None:
-    runs = [run(tmp_path / "plain"), ahead_with_every_term(tmp_path / "a"), with_critic(tmp_path / "b")]
+    runs = [
+        run(tmp_path / "plain"),
+        ahead_with_every_term(tmp_path / "a"),
+        with_critic(tmp_path / "b"),
+        with_own_rewards(tmp_path / "c"),
+    ]
     names = {name for made in runs for record in made.folder.read_metrics() for name in record}
     logged = {metric.pattern for metric in explained(names).values() if metric is not None}
     assert {metric.pattern for section in SECTIONS for metric in section.metrics} - logged == set()
