@@ -130,7 +130,8 @@ class Agent(L.LightningModule):
 
     def use_tokenizer(self, tokenizer: Any, *, end_ids: Collection[int]) -> Agent:
         """Render, decode and parse for a policy that is elsewhere; see :meth:`bind`."""
-        self.tokenizer, self.end_ids = tokenizer, frozenset(end_ids)
+        self.tokenizer = tokenizer
+        self.end_ids = frozenset(end_ids)
         try:
             self.think_opened = self.template.opens_think(tokenizer)
         except ConfigError as error:

@@ -110,7 +110,8 @@ def read_requirements() -> dict[str, list[Requirement]]:
 
 def check_requirement(requirement: Requirement) -> Check:
     """Compare one requirement of the core with what is installed."""
-    name, pin = requirement.name, f"'{requirement.name}{requirement.specifier}'"
+    name = requirement.name
+    pin = f"'{requirement.name}{requirement.specifier}'"
     version = _version(name)
     if version is None:
         return Check("Core", name, "broken", "not installed", f"pip install {pin}")
@@ -148,7 +149,8 @@ def check_import(requirement: Requirement) -> Check | None:
 
 def check_extra(extra: str, requirements: Sequence[Requirement]) -> Check:
     """Compare the members of one extra with what is installed."""
-    section, remedy = "Optional packages", f"pip install 'drmas_pl[{extra}]'"
+    section = "Optional packages"
+    remedy = f"pip install 'drmas_pl[{extra}]'"
     versions = {requirement.name: _version(requirement.name) for requirement in requirements}
     lost = [name for name, version in versions.items() if version is None]
     if lost:
@@ -309,7 +311,8 @@ def check_sandbox(backend: str) -> Check:
     Args:
         backend: Name of a sandbox.
     """
-    section, name = "Sandbox", backend
+    section = "Sandbox"
+    name = backend
     try:
         from drmas_pl.sandbox import make_sandbox
 
@@ -358,7 +361,8 @@ def check_engine(python: str | None) -> Check:
     Args:
         python: Its interpreter; None where none is configured.
     """
-    section, name = "Optional programs", "sglang"
+    section = "Optional programs"
+    name = "sglang"
     if not python:
         remedy = f"it wants its own environment: pip install sglang in a new venv, then name that venv's python in {ENGINE_VARIABLE}"
         return Check(
@@ -401,7 +405,8 @@ def check_hub(timeout: float = 3.0) -> Check:
     Args:
         timeout: Longest wait in seconds, name resolution included.
     """
-    section, name = "Network", "model hub"
+    section = "Network"
+    name = "model hub"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return Check(section, name, "ok", "not asked, since HF_HUB_OFFLINE is set")
     reached: list[bool] = []
@@ -476,7 +481,8 @@ def render(checks: Sequence[Check], width: int, *, subject: str = "core") -> str
 
 
 def _row(mark: str, text: str, width: int) -> list[str]:
-    first, later = f"  {mark:<9}", " " * 11
+    first = f"  {mark:<9}"
+    later = " " * 11
     return textwrap.wrap(
         text,
         width,

@@ -285,7 +285,8 @@ def run_corpus(arguments: argparse.Namespace) -> None:
 
 def build_index(arguments: argparse.Namespace) -> BM25sRetriever | LuceneRetriever | DenseRetriever:
     """Open the chosen backend, which builds its index if there is none."""
-    corpus, index = arguments.corpus, arguments.index
+    corpus = arguments.corpus
+    index = arguments.index
     if arguments.backend == "lucene":
         from drmas_pl.retrieval.pyserini import LuceneRetriever
 

@@ -143,7 +143,8 @@ def configure_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     root = logging.getLogger("drmas_pl")
-    root.handlers, root.propagate = [handler], False
+    root.handlers = [handler]
+    root.propagate = False
     root.setLevel(logging.INFO)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for name in ("lightning", "lightning.pytorch", "lightning.fabric", "transformers", "matplotlib", "bm25s"):

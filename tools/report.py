@@ -130,7 +130,8 @@ def table(runs: Sequence[FinishedRun]) -> str:
     rows = [head, ["---"] * len(head)]
     for run in runs:
         summary = run.summary
-        before, after = summary["calls_per_agent_before"], summary["calls_per_agent"]
+        before = summary["calls_per_agent_before"]
+        after = summary["calls_per_agent"]
         rows.append(
             [
                 run.path.name,

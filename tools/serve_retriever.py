@@ -196,7 +196,8 @@ def build_retriever(overrides: Sequence[str]) -> Retriever:
     from drmas_pl.config.literal import literal_values
     from drmas_pl.retrieval import Retriever
 
-    option, changes = "bm25s", {}
+    option = "bm25s"
+    changes = {}
     for word in overrides:
         name, equals, value = word.partition("=")
         if not equals or not (name == "retriever" or name.startswith("retriever.")):

@@ -98,7 +98,8 @@ class Inherited(Wrapper):
         )
         trained = batch.trained.tolist()
         for row in order:
-            name, trajectory = batch.turns[row].agent, int(batch.trajectory[row])
+            name = batch.turns[row].agent
+            trajectory = int(batch.trajectory[row])
             if name in self.parents:
                 rows[row] = latest.get((trajectory, self.parents[name]), -1)
             if trained[row]:

@@ -68,7 +68,8 @@ class GaeEstimator(AdvantageEstimator):
         values = _values_by_row(batch)
         lengths = [len(row) for row in values]
         mask = torch.arange(max(lengths, default=0)) < torch.tensor(lengths, dtype=torch.int64)[:, None]
-        advantage, returns = torch.zeros(mask.shape), torch.zeros(mask.shape)
+        advantage = torch.zeros(mask.shape)
+        returns = torch.zeros(mask.shape)
         chains = (
             [(row,) for row, length in enumerate(lengths) if length]
             if self.chain == "turn"
@@ -134,8 +135,11 @@ def _last_token_rewards(batch: TurnBatch, lengths: list[int]) -> list[float]:
     and local rewards of a turn that is not trained. What the team earns before an agent's first turn is not credited to it.
     """
     alone = batch.own_reward + batch.local
-    team, local, own = batch.reward.tolist(), alone.tolist(), (alone - batch.penalty).tolist()
-    agents, trajectories = batch.agent.tolist(), batch.trajectory.tolist()
+    team = batch.reward.tolist()
+    local = alone.tolist()
+    own = (alone - batch.penalty).tolist()
+    agents = batch.agent.tolist()
+    trajectories = batch.trajectory.tolist()
     rewards = [0.0] * len(batch)
     latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for row in _in_time(batch):

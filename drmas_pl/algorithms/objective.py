@@ -276,7 +276,8 @@ class PolicyObjective:
         given = {"entropy": entropy, "ref_logp": ref_logp, "engine_logp": engine_logp}
         self._check_inputs(mask, given)
         mask = mask.to(torch.bool)
-        logp, old_logp = _clean(logp, mask), _clean(old_logp, mask)
+        logp = _clean(logp, mask)
+        old_logp = _clean(old_logp, mask)
         extra = {name: _clean(value, mask) for name, value in given.items() if value is not None}
         count = mask.to(logp.dtype) if weight is None else mask * weight.to(logp.dtype).unsqueeze(-1)
 
@@ -355,14 +356,17 @@ _Loss = tuple[Tensor, ClipEvents | None]
 
 def _clipped(objective: PolicyObjective, log_ratio: Tensor, advantage: Tensor, logp: Tensor) -> _Loss:
     """Clipped loss and the tokens it cut."""
-    low, high, dual = objective.clip_low, objective.clip_high, objective.dual_clip
+    low = objective.clip_low
+    high = objective.clip_high
+    dual = objective.dual_clip
     loss = clipped_surrogate(log_ratio, advantage, clip_low=low, clip_high=high, dual_clip=dual)
     return loss, clip_events(log_ratio, advantage, clip_low=low, clip_high=high, dual_clip=dual)
 
 
 def _cispo(objective: PolicyObjective, log_ratio: Tensor, advantage: Tensor, logp: Tensor) -> _Loss:
     """CISPO loss, and the tokens that the clipped surrogate would have cut."""
-    low, high = objective.clip_low, objective.clip_high
+    low = objective.clip_low
+    high = objective.clip_high
     loss = cispo_surrogate(log_ratio, advantage, logp=logp, clip_low=low, clip_high=high)
     return loss, clip_events(log_ratio, advantage, clip_low=low, clip_high=high, dual_clip=None)
 

@@ -200,7 +200,8 @@ def build_turn_batch(
 
 def _credit(batch: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:
     """Fill in credit and penalties."""
-    credit, penalty = [], []
+    credit = []
+    penalty = []
     for turn, gained in zip(batch.turns, batch.rule(batch).tolist(), strict=True):
         agent = agents[turn.agent]
         credit.append(gained if agent.trains_on(turn) else float("nan"))

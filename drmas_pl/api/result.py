@@ -98,7 +98,8 @@ class TrainingResult:
         return play(self.team, self.agents, question, greedy=greedy, seed=seed)
 
     def __repr__(self) -> str:
-        before, after = self.summary["before"], self.summary["after"]
+        before = self.summary["before"]
+        after = self.summary["after"]
         scores = "" if after is None else f", {self.summary['metric']} {before:.3f} -> {after:.3f}"
         return f"TrainingResult({self.state.iteration} iterations{scores}, folder={str(self.folder)!r})"
 

@@ -16,7 +16,8 @@ class RankEnvironment(ClusterEnvironment):
 
     def __init__(self, rank: int, ranks: int, address: tuple[str, int]) -> None:
         super().__init__()
-        self._rank, self._ranks = rank, ranks
+        self._rank = rank
+        self._ranks = ranks
         self._host, self._port = address
 
     @property

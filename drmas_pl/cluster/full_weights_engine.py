@@ -29,7 +29,9 @@ class FullWeightsEngine(Engine):
     def __init__(
         self, engine: Engine, *, policy: nn.Module, replica: nn.Module, movable: bool = False
     ) -> None:
-        self.engine, self.policy, self.replica = engine, policy, replica
+        self.engine = engine
+        self.policy = policy
+        self.replica = replica
         self._awake = True
         self._store = HostStore(
             lambda: (*replica.parameters(), *replica.buffers()) if movable else (),

@@ -119,7 +119,8 @@ class RankProcess:
     concurrent_methods = frozenset({"submit", "cancel", "poll"})
 
     def __init__(self, rank: int, ranks: int) -> None:
-        self.rank, self.ranks = rank, ranks
+        self.rank = rank
+        self.ranks = ranks
         self.members: dict[str, PolicyWorker | ValueWorker] = {}
         self._phases: dict[str, list[ExitStack]] = defaultdict(list)
         self._requests: dict[str, RankRequests] = {}
@@ -262,7 +263,8 @@ class RankProcess:
 
 def _describe(worker: PolicyWorker | ValueWorker, fabric: Fabric, tokenizer: Any) -> RankInfo:
     """Say what the driver has to know."""
-    node, gpus = node_address(), own_place()[1]
+    node = node_address()
+    gpus = own_place()[1]
     if isinstance(worker, ValueWorker):
         return RankInfo(str(fabric.device), node, gpus, tokenizer, worker.parameter_count)
     return RankInfo(

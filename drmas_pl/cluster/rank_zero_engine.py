@@ -37,8 +37,10 @@ class RankZeroServerEngine(Engine):
 
     def __init__(self, engine: ServedEngine, *, policy: nn.Module, fabric: Fabric) -> None:
         self.engine = engine if fabric.is_global_zero else None
-        self.policy, self.fabric = policy, fabric
-        self.context_length, self.own_weights = engine.context_length, engine.own_weights
+        self.policy = policy
+        self.fabric = fabric
+        self.context_length = engine.context_length
+        self.own_weights = engine.own_weights
         self.stop_token_ids = engine.stop_token_ids
         self._awake = self._fresh = False
         if self.engine is None:

@@ -30,7 +30,9 @@ class RayActorGroup:
         *,
         pool: RayResourcePool,
     ) -> None:
-        self.members, self.spec, self.pool = tuple(members), spec, pool
+        self.members = tuple(members)
+        self.spec = spec
+        self.pool = pool
         self.ranks = len(pool.placement.assignments[actor_group_name(members)])
         self.infos: dict[str, list[RankInfo]] = {}
         self.actors: list[Any] = []
@@ -100,5 +102,7 @@ class RayActorGroup:
 
     def abandon(self) -> None:
         """End every process."""
-        actors, self.actors, self.infos = self.actors, [], {}
+        actors = self.actors
+        self.actors = []
+        self.infos = {}
         self.pool.end(actors)

@@ -55,11 +55,13 @@ class RemoteWorker(Generic[Plan, Rows]):
         owns_devices: bool = False,
     ) -> None:
         self.plan: Plan = plan
-        self.name, self.label = plan.name, plan.label
+        self.name = plan.name
+        self.label = plan.label
         self.owner = f"{plan.worker.kind} {plan.name!r}"
         self.actor_group = actor_group
         self.monitor = StageMonitor(self.owner, plan.agent_names, timeout=timeout)
-        self.max_retries, self.owns_devices = max_retries, owns_devices
+        self.max_retries = max_retries
+        self.owns_devices = owns_devices
         self.lifecycle = Lifecycle(self.owner)
         self.changed = True
         self.weights_version = self.parameter_count = 0

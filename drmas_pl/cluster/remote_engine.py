@@ -130,7 +130,8 @@ class UnansweredRequests:
 
     def add(self, request: GenerationRequest) -> tuple[int, Future[Completion]]:
         """Return a number and a future for a request."""
-        number, future = next(self._numbers), Future[Completion]()
+        number = next(self._numbers)
+        future = Future[Completion]()
         self._open[number] = _Unanswered(request, future)
         future.add_done_callback(partial(self._note_cancelled, number))
         return number, future
@@ -187,7 +188,8 @@ class SteppedRequests:
         if not self.unanswered and not self._cancelled:
             return lambda: None
         parts = self._deal()
-        cancelled, self._cancelled = self._cancelled, []
+        cancelled = self._cancelled
+        self._cancelled = []
         try:
             refs = self.group.begin_requests(
                 "step", cancelled, DECODE_STEPS, each=[(part,) for part in parts]

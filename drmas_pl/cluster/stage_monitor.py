@@ -23,7 +23,9 @@ class StageMonitor:
     """
 
     def __init__(self, owner: str, agents: Sequence[str], *, timeout: float) -> None:
-        self.owner, self.agents, self.timeout = owner, list(agents), timeout
+        self.owner = owner
+        self.agents = list(agents)
+        self.timeout = timeout
 
     def collect(self, refs: Sequence[Any], stage: str, *, tasks: Sequence[str] = ()) -> list[Any]:
         """Return the results in order.
@@ -40,7 +42,8 @@ class StageMonitor:
         import ray
         from ray.exceptions import RayActorError, RayTaskError, WorkerCrashedError
 
-        deadline, pending = time.monotonic() + self.timeout, list(refs)
+        deadline = time.monotonic() + self.timeout
+        pending = list(refs)
         while pending:
             done, pending = ray.wait(pending, timeout=max(deadline - time.monotonic(), 0))
             if not done:

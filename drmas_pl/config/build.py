@@ -134,7 +134,8 @@ def build_run(
         trainer.check_team(team, data, [binding.agent for binding in bindings])
     engines = engine_sections(config["engine"], assign_groups(bindings, run.sharing))
     check_engine_address(engines, run.sharing)
-    load, engine = functools.partial(load_named, models), functools.partial(build_engine, engines)
+    load = functools.partial(load_named, models)
+    engine = functools.partial(build_engine, engines)
     iterations = trainer.max_iterations - warmup
     if cluster is not None:
         plans = plan_groups(
@@ -236,7 +237,8 @@ def build_data(
             raise ConfigError(
                 f"data.{split} names no tasks; set it to a JSONL or Parquet file, or to a _target_ that returns tasks"
             )
-    wanted, count = options["tasks_per_iteration"], len(data.tasks("train"))
+    wanted = options["tasks_per_iteration"]
+    count = len(data.tasks("train"))
     if "train" in splits and count < wanted:
         raise ConfigError(f"data.tasks_per_iteration is {wanted}, but there are only {count} training tasks")
     return data
@@ -248,7 +250,8 @@ def run_length(node: Mapping[str, Any], data: TaskDataModule) -> int:
     Raises:
         ConfigError: Neither is given, the number of passes is not positive, or there are no tasks to pass over.
     """
-    epochs, iterations = node.get("max_epochs"), node["max_iterations"]
+    epochs = node.get("max_epochs")
+    iterations = node["max_iterations"]
     if epochs is None:
         if iterations is None:
             raise ConfigError("trainer.max_iterations and trainer.max_epochs are both null; give one of them")

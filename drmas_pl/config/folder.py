@@ -46,7 +46,8 @@ class ConfigFile(Callback):
 
     def __init__(self, config: Mapping[str, Any], *, iteration: int = 0) -> None:
         self.path = Path(config["output_dir"]) / "config.yaml"
-        self.config, self.iteration = dict(config), iteration
+        self.config = dict(config)
+        self.iteration = iteration
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Write before the first validation of a new run."""

@@ -80,7 +80,8 @@ def replaced_keys(config: Mapping[str, Any], place: str, target: str) -> list[st
     before = node.get("_target_") if isinstance(node, Mapping) else None
     if not isinstance(before, str) or before in ("???", target):
         return []
-    old, new = import_target(before, place), import_target(target, place)
+    old = import_target(before, place)
+    new = import_target(target, place)
     kept = {*TARGET_KEYS, *_kept(place)}
     if inspect.isclass(old) and inspect.isclass(new) and issubclass(new, old):
         taken = inspect_signature(new)

@@ -25,7 +25,8 @@ GIB = 2**30
 
 def header(run: Run, config: Mapping[str, Any]) -> str:
     """Return what a run is about to do: who plays what, with which weights, on how many tasks."""
-    data, trainer = run.data, run.trainer
+    data = run.data
+    trainer = run.trainer
     counts = ", ".join(f"{len(data.tasks(split))} {split}" for split in SPLITS if data.tasks(split))
     lines = [
         f"{config['agents']['name']} plays {config['env']['name']}: {counts} tasks, seed {config['seed']}, on {trainer.fabric.device}"
@@ -73,7 +74,8 @@ def memory_line(run: Run, available: int) -> str:
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     """Return the closing table: logged metrics of the first and the last validation, and where everything is."""
     summary = trainer.state.summary(trainer.team)
-    before, after = summary["logged_before"], summary["logged_after"]
+    before = summary["logged_before"]
+    after = summary["logged_after"]
     title = "metric" if summary["metric"] == "success" else f"metric, success = {summary['metric']}"
     rows = [(title, "before", "after")]
     rows += [(name, _number(name, before.get(name)), _number(name, after[name])) for name in after]
@@ -144,7 +146,10 @@ def evaluation_table(run: Run, result: Evaluation) -> str:
 
 def evaluation_record(run: Run, result: Evaluation, plan: EvaluationPlan) -> dict[str, Any]:
     """Return everything that is needed to compare this evaluation with another one, or to repeat it."""
-    settings, data, config, split = run.trainer.evaluation, run.data, plan.config, plan.request.split
+    settings = run.trainer.evaluation
+    data = run.data
+    config = plan.config
+    split = plan.request.split
     agents = {name: (group, agent) for group in run.groups.values() for name, agent in group.agents.items()}
     retriever = getattr(run.team.unwrapped, "retriever", None)
     scores = result.scores()

@@ -79,7 +79,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     >>> differences({"a": {"b": 1}, "output_dir": "x"}, {"a": {"b": 2, "c": 3}, "output_dir": "y"})
     {'a.b': (1, 2), 'a.c': (None, 3)}
     """
-    old, new = dict(leaves(before)), dict(leaves(after))
+    old = dict(leaves(before))
+    new = dict(leaves(after))
     return {
         path: (old.get(path), new.get(path))
         for path in {**old, **new}

@@ -118,11 +118,9 @@ def loaded_models(names: Sequence[str], config: Mapping[str, Any]) -> dict[str, 
 
 def build_binding(name: str, config: Mapping[str, Any]) -> AgentBinding:
     """Build an agent and what it asks of its worker group; null and missing settings take the run's values."""
-    where, role, model = (
-        f"agents.roles.{name}",
-        dict(config["agents"]["roles"][name]),
-        role_model(name, config),
-    )
+    where = f"agents.roles.{name}"
+    role = dict(config["agents"]["roles"][name])
+    model = role_model(name, config)
     run_sampling = {key: config["rollout"][key] for key in SAMPLING}
     sampling = {**run_sampling, "max_new_tokens": model.max_new_tokens, **(role.pop("sampling", None) or {})}
     objective = build_objective(

@@ -177,7 +177,8 @@ def _find(target: str) -> _Definition | None:
 
 def _imports(module: str) -> dict[str, str]:
     """Return what a module's imports call what, the names of relative imports made absolute."""
-    tree, file = _tree(module), _file(module)
+    tree = _tree(module)
+    file = _file(module)
     package = module if file is not None and file.name == "__init__.py" else module.rpartition(".")[0]
     names: dict[str, str] = {}
     for node in tree.body if tree is not None else ():

@@ -61,7 +61,8 @@ def take_trust(words: Sequence[str]) -> tuple[Trust, list[str]]:
     >>> sorted(trust.names), rest
     (['games', 'mine.Env'], ['env._target_=mine.Env', 'seed=1'])
     """
-    trust, rest = environment_trust(), []
+    trust = environment_trust()
+    rest = []
     for word in words:
         _, key, value = split_override(word)
         if key == "trust":

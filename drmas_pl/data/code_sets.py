@@ -37,7 +37,8 @@ def apps_row(row: Mapping[str, Any], about: PublicSet, index: int) -> dict[str, 
     """
     place = f"{about.hub}, row {index + 1}"
     pairs = _json(row.get("input_output") or "{}", f"{place}: input_output")
-    inputs, outputs = pairs.get("inputs", []), pairs.get("outputs", [])
+    inputs = pairs.get("inputs", [])
+    outputs = pairs.get("outputs", [])
     name = pairs.get("fn_name")
     if name is not None:
         wrapped = all(isinstance(output, list) and len(output) == 1 for output in outputs)

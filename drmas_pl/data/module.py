@@ -95,10 +95,13 @@ class TaskDataModule(lightning.LightningDataModule):
             raise ValueError(f"balance must be 'none' or 'data_source', got {balance!r}")
         if weights and balance != "none":
             raise ValueError(f"weights already decide what balance={balance!r} would; leave one of them out")
-        self.tasks_per_iteration, self.seed, self.balance = tasks_per_iteration, seed, balance
+        self.tasks_per_iteration = tasks_per_iteration
+        self.seed = seed
+        self.balance = balance
         self.weights = dict(weights or {})
         self.columns = dict(columns or {})
-        self.allow_overlap, self.allow_changed_data = allow_overlap, allow_changed_data
+        self.allow_overlap = allow_overlap
+        self.allow_changed_data = allow_changed_data
         self._tasks: dict[Split, tuple[Task, ...]] = {}
         self._schedule: TaskSchedule | None = None
 
@@ -252,7 +255,8 @@ class _EpochSampler(Sampler[int]):
     """The iteration numbers of one epoch."""
 
     def __init__(self, iterations: int) -> None:
-        self._iterations, self._epoch = iterations, 0
+        self._iterations = iterations
+        self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch

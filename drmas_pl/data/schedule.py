@@ -45,7 +45,9 @@ class TaskStream:
         extra: tuple[int, int, int] = (0, 1, 0),
         start: Callable[[int], int] | None = None,
     ) -> None:
-        self.size, self.per_iteration, self.seed = size, per_iteration, seed
+        self.size = size
+        self.per_iteration = per_iteration
+        self.seed = seed
         self.share, self.members, self.rank = extra
         self._start = start
         self._memo: dict[int, list[int]] = {}
@@ -68,7 +70,8 @@ class TaskStream:
         >>> sorted(stream.draw(0) + stream.draw(1) + stream.draw(2)[:1])
         [0, 1, 2, 3, 4]
         """
-        position, end = self.start(iteration), self.start(iteration + 1)
+        position = self.start(iteration)
+        end = self.start(iteration + 1)
         drawn: list[int] = []
         while position < end:
             epoch, offset = divmod(position, self.size)
@@ -109,7 +112,8 @@ class TaskStream:
         while self.start(beyond) <= border:
             beyond *= 2
         iteration = bisect_right(range(beyond + 1), border, key=self.start) - 1
-        start, end = self.start(iteration), self.start(iteration + 1)
+        start = self.start(iteration)
+        end = self.start(iteration + 1)
         return (border - start, end - border) if end - start <= self.size else (0, 0)
 
 

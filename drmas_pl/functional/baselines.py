@@ -182,7 +182,8 @@ def pass_at_k_advantage(success: Tensor, group: Tensor, *, k: int) -> Tensor:
     if not torch.equal(wins.to(success.dtype), success):
         raise ValueError("success must be bool or hold only 0 and 1; threshold graded scores first")
     group = group_ids(group)
-    size, solved = segment_count(group), segment_sum(success, group).to(torch.int64)
+    size = segment_count(group)
+    solved = segment_sum(success, group).to(torch.int64)
     best = pass_at_k(size, solved, k=k)
     std = (best * (1 - best)).sqrt()
     # A failed row's subset draws its k − 1 companions from the other n − 1 rows: C(m−1, k−1)/C(n−1, k−1) = C(m, k)/C(n, k)·n/m.

@@ -203,7 +203,8 @@ def standardize_per_task(
     check_rows(advantage=advantage, source=source, tokens=tokens, valid=valid, signal=signal)
     check_integers(source=source)
     rows = usable_rows(advantage, valid)
-    value, group = advantage[rows].to(torch.float64), group_ids(source[rows])
+    value = advantage[rows].to(torch.float64)
+    group = group_ids(source[rows])
     weight = torch.ones_like(value) if tokens is None else tokens[rows].to(torch.float64)
     total = segment_sum(weight, group).clamp_min(1.0)
     deviation = value - (segment_sum(weight * value, group) / total)[group]

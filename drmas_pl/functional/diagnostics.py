@@ -167,7 +167,9 @@ def group_health(
     size = num_agents if num_agents is not None else (int(agent.max()) + 1 if agent.numel() else 0)
     rows = usable_rows(score)
     cell = group_ids(agent[rows], group[rows])
-    low, high, count = segment_min(score[rows], cell), segment_max(score[rows], cell), segment_count(cell)
+    low = segment_min(score[rows], cell)
+    high = segment_max(score[rows], cell)
+    count = segment_count(cell)
     owner = torch.empty_like(count).scatter_(0, cell, agent[rows])
     equal = nearly_equal(low, high)
 

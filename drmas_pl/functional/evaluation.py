@@ -34,7 +34,8 @@ def pass_at_k(samples: Tensor | int, successes: Tensor | int, *, k: int) -> Tens
         >>> pass_at_k(torch.tensor([4, 16]), torch.tensor([1, 3]), k=2)
         tensor([0.5000, 0.3500], dtype=torch.float64)
     """
-    total, solved = torch.as_tensor(samples), torch.as_tensor(successes)
+    total = torch.as_tensor(samples)
+    solved = torch.as_tensor(successes)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if bool((total < k).any()):

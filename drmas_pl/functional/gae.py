@@ -65,7 +65,8 @@ def generalized_advantage(
     check_range("gamma", gamma, low=0.0, high=1.0)
     check_range("lam", lam, low=0.0, high=1.0)
     mask = mask.to(torch.bool)
-    reward, value = reward.to(torch.float64), value.to(torch.float64)
+    reward = reward.to(torch.float64)
+    value = value.to(torch.float64)
     trace = value.new_zeros(value.shape[0])
     next_value = torch.zeros_like(trace)
     columns = []

@@ -131,7 +131,8 @@ def _densify(column: Tensor) -> Tensor:
     """Number the distinct values of one column in sorted order."""
     if not column.numel():
         return column.to(torch.int64)
-    low, high = int(column.min()), int(column.max())
+    low = int(column.min())
+    high = int(column.max())
     # Python integers: the span of int64 hashes does not fit into int64.
     span = high - low + 1
     if span > _TABLE_SLOTS_PER_ROW * column.numel():

@@ -70,7 +70,8 @@ def scope_statistics(
     # Any integers may serve as ids; the table below must not grow with their size.
     group = group_ids(group)
     if entry is None:
-        entry_value, entry_group = value, group
+        entry_value = value
+        entry_group = group
     else:
         cell = group_ids(group, entry)
         entry_value = segment_mean(value, cell)

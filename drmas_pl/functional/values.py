@@ -99,7 +99,8 @@ def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
         raise ValueError(
             f"value must have shape {tuple(returns.shape)} like returns, got {tuple(value.shape)}; pass one value per return"
         )
-    value, returns = value.to(torch.float64), returns.to(torch.float64)
+    value = value.to(torch.float64)
+    returns = returns.to(torch.float64)
     if not returns.numel() or bool(nearly_equal(returns.min(), returns.max())):
         return returns.new_full((), float("nan"))
     return 1 - (returns - value).var(correction=0) / returns.var(correction=0)

@@ -57,7 +57,8 @@ class Rows(NamedTuple):
     def join(self, other: Rows) -> Rows:
         """Return these rows and then ``other``."""
         width = max(self.table.shape[1], other.table.shape[1])
-        left, right = self.widened(width), other.widened(width)
+        left = self.widened(width)
+        right = other.widened(width)
         return Rows(
             np.concatenate([left.table, right.table]),
             np.concatenate([left.fill, right.fill]),

@@ -248,7 +248,8 @@ def _packed_scores(policy: nn.Module, batch: TokenBatch) -> tuple[Tensor, torch.
 
 def _packed_states(critic: Any, batch: TokenBatch) -> tuple[Tensor, torch.dtype | None]:
     """Return the (M, H) states that a critic judges, whose values are all 0 at first, and their type."""
-    inputs, seen = lay_out_rows(critic, batch), []
+    inputs = lay_out_rows(critic, batch)
+    seen = []
     hook = critic.backbone.register_forward_hook(
         lambda module, args, output: seen.append(output.last_hidden_state)
     )

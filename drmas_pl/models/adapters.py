@@ -68,7 +68,8 @@ class AdapterPolicy(nn.Module):
 
     def __init__(self, shared: SharedBase, name: str | None) -> None:
         super().__init__()
-        self.shared, self.adapter = shared, name
+        self.shared = shared
+        self.adapter = name
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute with this policy's adapter."""
@@ -186,7 +187,8 @@ class SharedBase(nn.Module):
 
     def __init__(self, model: Any, path: str) -> None:
         super().__init__()
-        self.model, self.path = model, path
+        self.model = model
+        self.path = path
         self.nbytes = sum(parameter.nbytes for name, parameter in model.named_parameters() if _of_base(name))
         self.base: Any = model.get_base_model()
         self._active: str | object | None = object()
@@ -282,7 +284,8 @@ def _check_whole(wrapped: Any, weights: Path) -> None:
     with safe_open(weights, framework="pt") as file:
         saved = set(file.keys())
     own = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
-    lacking, foreign = sorted(own - saved), sorted(name for name in saved - own if "lora_" in name)
+    lacking = sorted(own - saved)
+    foreign = sorted(name for name in saved - own if "lora_" in name)
     if lacking or foreign:
         raise ValueError(f"its file lacks {lacking[:3]} and holds {foreign[:3]} that fit nowhere")
 

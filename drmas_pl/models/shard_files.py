@@ -190,7 +190,8 @@ def _empty(kind: TensorStorageMetadata) -> Tensor:
 
 def _read(folder: Path, targets: dict[str, Any]) -> None:
     """Fill tensors, without waiting for other processes."""
-    reader, planner = _Reader(folder / FOLDER), dcp.DefaultLoadPlanner()
+    reader = _Reader(folder / FOLDER)
+    planner = dcp.DefaultLoadPlanner()
     metadata = reader.read_metadata()
     planner.set_up_planner(targets, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, is_coordinator=True)

@@ -79,7 +79,8 @@ class ValueModel(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        output, backbone = model.get_output_embeddings(), model.base_model
+        output = model.get_output_embeddings()
+        backbone = model.base_model
         if output is None or backbone is model:
             raise ConfigError(
                 f"{type(model).__name__} cannot be a critic; use a causal language model with a backbone and an output layer"

@@ -53,10 +53,12 @@ class Endpoint:
             body += event.get("body", b"")
             more = event.get("more_body", False)
         try:
-            status, content = 200, await self._answer(scope["path"], body)
+            status = 200
+            content = await self._answer(scope["path"], body)
         except _Refused as refused:
             error = {"message": str(refused), "type": "invalid_request_error", "param": None, "code": None}
-            status, content = refused.status, {"error": error}
+            status = refused.status
+            content = {"error": error}
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})

@@ -161,7 +161,8 @@ def _score(outcomes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def _empty(evidence: Evidence) -> Iterator[Finding]:
     for agent in evidence.agents:
         counted = evidence.counts(agent)
-        share, where = None, "the latest iterations"
+        share = None
+        where = "the latest iterations"
         if counted is not None:
             where, counts = counted
             share = counts.empty / counts.turns
@@ -290,7 +291,8 @@ def _groups(evidence: Evidence) -> Iterator[Finding]:
 
 def _length(evidence: Evidence) -> Iterator[Finding]:
     """Look for a reward that grows with the length of responses while success does not."""
-    success, reward = evidence.ends("train/success"), evidence.ends("train/reward")
+    success = evidence.ends("train/success")
+    reward = evidence.ends("train/reward")
     grown = {
         agent: ends
         for agent in evidence.agents

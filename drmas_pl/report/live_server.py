@@ -125,7 +125,8 @@ def _score(run: RunFiles) -> str:
     points = run.series("validation/success") or run.series("train/success")
     if not points:
         return "–"
-    first, last = points[0][1], points[-1][1]
+    first = points[0][1]
+    last = points[-1][1]
     return f"{100 * last:.1f} %" if len(points) == 1 else f"{100 * first:.1f} → {100 * last:.1f} %"
 
 

@@ -107,7 +107,8 @@ class BM25sRetriever(Retriever):
             raise ValueError(
                 f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}; usual values are 0.9 and 0.4"
             )
-        self.k1, self.b = k1, b
+        self.k1 = k1
+        self.b = b
         folder = None if index is None else IndexFolder(index)
         stored = folder is not None and folder.exists
         offsets = np.load(folder.path / _OFFSETS, mmap_mode="r") if folder is not None and stored else None

@@ -109,7 +109,8 @@ def _locate(path: str | Path) -> Path:
 
 def _scan(data: mmap.mmap) -> np.ndarray:
     """Find where each non-empty line starts."""
-    starts, position = [], 0
+    starts = []
+    position = 0
     while position < len(data):
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end + 1

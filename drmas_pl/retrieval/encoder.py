@@ -68,8 +68,11 @@ class TextEncoder:
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
-        self.query_prefix, self.passage_prefix = query_prefix, passage_prefix
-        self.max_length, self.batch_size, self.device = max_length, batch_size, device
+        self.query_prefix = query_prefix
+        self.passage_prefix = passage_prefix
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.device = device
 
     @property
     def dimension(self) -> int:

@@ -67,7 +67,8 @@ class DenseRetriever(Retriever):
         if nprobe < 1:
             raise ValueError(f"nprobe must be at least 1 cluster, got {nprobe}")
         self._faiss = _import_faiss()
-        self._corpus, self.factory = Corpus(corpus), factory
+        self._corpus = Corpus(corpus)
+        self.factory = factory
         self._encoder = TextEncoder(
             model,
             query_prefix=query_prefix,

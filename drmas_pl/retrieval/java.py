@@ -17,7 +17,8 @@ OLDEST: Final = 21
 
 def java_version(home: Path) -> int:
     """Read the major version of the runtime in ``home`` from the file that every runtime carries; 0 if there is none."""
-    release, program = home / "release", home / "bin" / "java"
+    release = home / "release"
+    program = home / "bin" / "java"
     found = (
         re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(encoding="utf-8"))
         if release.is_file() and program.is_file()

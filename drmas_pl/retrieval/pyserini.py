@@ -62,7 +62,8 @@ class LuceneRetriever(Retriever):
                 f"Lucene needs k1 >= 0, 0 <= b <= 1 and threads >= 1, got k1={k1}, b={b}, threads={threads}"
             )
         searcher, indexer = _import_pyserini()
-        self._corpus, self.threads = Corpus(corpus), threads
+        self._corpus = Corpus(corpus)
+        self.threads = threads
         stored = f"lucene-{self._corpus.fingerprint()}"
         # Lucene applies k1 and b while it searches, so one index serves every setting.
         self._fingerprint = f"{stored}-k1={k1:g}-b={b:g}"

@@ -106,7 +106,8 @@ def create_app(
 
     @app.post("/retrieve")
     def retrieve(request: SearchRequest) -> dict[str, Any]:
-        texts, k = request.texts, topk if request.topk is None else request.topk
+        texts = request.texts
+        k = topk if request.topk is None else request.topk
         if not 1 <= len(texts) <= bounds.max_queries:
             raise HTTPException(422, f"expected 1 to {bounds.max_queries} queries, got {len(texts)}")
         if not 1 <= k <= bounds.max_topk:
@@ -147,7 +148,8 @@ class _BodyLimit:
     """Refuses bodies over ``max_bytes``, before they are read if they say how long they are."""
 
     def __init__(self, app: Any, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
+        self.app = app
+        self.max_bytes = max_bytes
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: Any) -> None:
         from fastapi import HTTPException
@@ -176,7 +178,8 @@ class _Locked:
     """Lets nobody in who does not show the token, before anything of the request is read."""
 
     def __init__(self, app: Any, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
+        self.app = app
+        self.expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: Any) -> None:
         from fastapi.responses import JSONResponse

@@ -143,7 +143,8 @@ def _line(frame: FrameType, line: int) -> str:
 
 def _shown(name: str) -> str:
     """Return a file as short as it can be said: relative to the working directory where it lies below."""
-    path, here = Path(name), Path.cwd()
+    path = Path(name)
+    here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else name
 
 

@@ -330,7 +330,8 @@ class _Session:
         return Trajectory(task, sample, (), 0.0, "failed", cause=cause, mode=self.mode)
 
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
-        phase, team = self.phase, self.containment.call(self.collector.team.clone)
+        phase = self.phase
+        team = self.containment.call(self.collector.team.clone)
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
         number = self.timeline.begin_trajectory()
         _speaker.set(None)

@@ -58,7 +58,8 @@ def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[st
         )
     merged: dict[tuple[object, ...], TrainingRow] = {}
     for place in table.trained.nonzero().flatten().tolist():
-        turn, value = table.turns[place], values[place]
+        turn = table.turns[place]
+        value = values[place]
         if len(turn.response_ids) != len(turn.logprobs):
             raise BatchError(
                 f"agent {turn.agent!r} sampled {len(turn.response_ids)} ids but has {len(turn.logprobs)} log-probs"

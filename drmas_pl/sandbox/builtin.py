@@ -28,7 +28,8 @@ from drmas_pl.sandbox.system_calls import build_filter
 logger = logging.getLogger(__name__)
 
 # Users that systemd hands out for a while and that own nothing; within the range that containers map.
-_FIRST_USER, _USERS = 61184, 4336
+_FIRST_USER = 61184
+_USERS = 4336
 _LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _BEST: Final = frozenset({"network", "process", "mount", "meter", "filter"})
 FEATURES: Final = {

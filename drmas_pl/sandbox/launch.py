@@ -183,7 +183,8 @@ class Run:
 
     def _result(self) -> SandboxResult:
         """Read the supervisor's report: ``<how> [<number>] <seconds>``."""
-        stdout, stderr = self._streams["stdout"], self._streams["stderr"]
+        stdout = self._streams["stdout"]
+        stderr = self._streams["stderr"]
         line = self._report.decode(errors="replace").partition("\n")[0]
         how, _, rest = line.partition(" ")
         if how in ("", "fault"):

@@ -15,25 +15,35 @@ import signal
 import sys
 import time
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWNS = 0x20000
+CLONE_NEWUTS = 0x4000000
+CLONE_NEWIPC = 0x8000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 NAMESPACES = {
     "user": CLONE_NEWUSER,
     "mount": CLONE_NEWNS,
     "process": CLONE_NEWPID,
     "network": CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS,
 }
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = (
-    4,
-    22,
-    24,
-    36,
-    38,
-)
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+LANDLOCK_CREATE = 444
+LANDLOCK_ADD = 445
+LANDLOCK_RESTRICT = 446
 # Rights over files that each version of Landlock knows: all bits below this one.
 LANDLOCK_FILE_BITS = (13, 14, 15, 15, 16)
 LANDLOCK_READ = 1 | 4 | 8
@@ -107,7 +117,8 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 def enter_namespaces(order: Order) -> None:
     """Leave the namespaces of the trainer; with one for users, become a nobody who has every right in it."""
     flags = sum(flag for name, flag in NAMESPACES.items() if name in order.features)
-    user, group = os.getuid(), os.getgid()
+    user = os.getuid()
+    group = os.getgid()
     if flags:
         call("unshare", libc.unshare(flags))
     if "user" in order.features:
@@ -126,7 +137,8 @@ def build_root(order: Order) -> int:
     /proc itself is taken away again: only what holds the descriptor can look into it.
     """
     mount("none", "/", None, MS_REC | MS_PRIVATE)
-    root, hard = order.folder, MS_NOSUID | MS_NODEV
+    root = order.folder
+    hard = MS_NOSUID | MS_NODEV
     mount("none", root, "tmpfs", hard, "mode=755,size=1m")
     for path in order.readable:
         bind(path, root + path)
@@ -188,7 +200,8 @@ def limit(order: Order, running: int) -> None:
     ):
         _, highest = resource.getrlimit(kind)
         if highest != resource.RLIM_INFINITY:
-            soft, hard = min(soft, highest), min(hard, highest)
+            soft = min(soft, highest)
+            hard = min(hard, highest)
         resource.setrlimit(kind, (soft, hard))
 
 

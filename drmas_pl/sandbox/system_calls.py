@@ -71,11 +71,18 @@ _NEW_NAMESPACES: Final = (
 )
 _X32: Final = 0x40000000
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_LOAD = 0x20
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+_NUMBER_AT = 0
+_ARCHITECTURE_AT = 4
+_FIRST_ARGUMENT_AT = 16
 _ALLOW: Final = 0x7FFF0000
 _REFUSE: Final = 0x00050000
-_EPERM, _ENOSYS = 1, 38
+_EPERM = 1
+_ENOSYS = 38
 
 
 def build_filter(machine: str, *, signals: bool) -> bytes:

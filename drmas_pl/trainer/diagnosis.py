@@ -154,7 +154,8 @@ def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iter
 def _shares_alone(table: TurnBatch, scopes: Scopes) -> dict[str, float]:
     """Return for each agent the share of its trained turns whose group holds a single entry."""
     rows = table.trained.nonzero().flatten()
-    group, agent = table.scope(scopes.mean)[rows], table.agent[rows]
+    group = table.scope(scopes.mean)[rows]
+    agent = table.agent[rows]
     entry = table.trajectory[rows] if scopes.unit == "trajectory" else rows
     cell = group_ids(group, entry)
     # the number of different entries of each group: one mark per pair of group and entry
@@ -185,7 +186,8 @@ def _equal(table: TurnBatch) -> Iterator[Finding]:
     rewards = table.earned[table.earned.isfinite()]
     if not len(rewards):
         return
-    low, high = rewards.min().item(), rewards.max().item()
+    low = rewards.min().item()
+    high = rewards.max().item()
     hint = "look at what was said (trainer.record=[train]), choose tasks of another difficulty (data.train), or raise rollout.samples"
     if low == high:
         yield Finding(

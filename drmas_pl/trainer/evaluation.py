@@ -82,7 +82,8 @@ def evaluate(
     if settings.greedy:
         greedy = Phase(f"{phase}-greedy", sampling=GREEDY, **options)
         passes[greedy.name] = collector.collect(tasks, engines, greedy)
-    agents, metrics = list(collector.agents), dict[str, float]()
+    agents = list(collector.agents)
+    metrics = dict[str, float]()
     for name, trajectories in passes.items():
         summary = collection_metrics(
             name, trajectories, agents, declared=collector.team.declared_metrics(), average=over_tasks

@@ -173,7 +173,9 @@ class TrackioLogger(Logger):
                 "trackio is not installed; run: pip install 'drmas_pl[trackio]'"
             ) from error
         self._trackio = trackio
-        self._project, self._name, self._options = project, name, kwargs
+        self._project = project
+        self._name = name
+        self._options = kwargs
         self._run: Any = None
         self._config: dict[str, Any] = {}
 

@@ -139,7 +139,8 @@ class ProgressBar(Callback):
             self._display.refresh()
 
     def _close(self) -> None:
-        display, self._display = self._display, None
+        display = self._display
+        self._display = None
         if display is not None:
             display.close()
 

@@ -140,7 +140,8 @@ class RunState:
 
     def leave(self, status: TrainerStatus) -> None:
         """Note how it ended."""
-        self._lightning.status, self._lightning.stage = status, None
+        self._lightning.status = status
+        self._lightning.stage = None
 
     @property
     def step(self) -> int:
@@ -185,7 +186,8 @@ class RunState:
 
     def saved(self) -> None:
         """Note that there is a checkpoint of this state."""
-        self._saved_at, self._saved_evaluation = self.iteration, self.evaluated_at
+        self._saved_at = self.iteration
+        self._saved_evaluation = self.evaluated_at
         self._saved_time = time.perf_counter()
 
     def begin(self) -> None:
@@ -210,7 +212,8 @@ class RunState:
         logged = {name: metrics[name] for name in _closing_names(result, highlights) if name in metrics}
         self.evaluations.append({"iteration": self.iteration, **scores, "highlights": kept, "logged": logged})
         if self.iteration and result.sampled is not None and result.sampled > self.best:
-            self.best, self.best_at = result.sampled, self.iteration
+            self.best = result.sampled
+            self.best_at = self.iteration
 
     def manifest(self, seed: int, groups: PolicyWorkers, data: Mapping[str, str]) -> Manifest:
         """Describe the run for a checkpoint."""

@@ -249,7 +249,8 @@ def validation_table(progress: RunProgress, width: int) -> Table:
     """
     from rich.text import Text
 
-    first, last = progress.evaluations[0], progress.evaluations[-1]
+    first = progress.evaluations[0]
+    last = progress.evaluations[-1]
     rows = [("success, sampled", "sampled"), ("success, greedy", "greedy")]
     rows = [(label, key) for label, key in rows if last.get(key) is not None]
     best = next((one for one in progress.evaluations if one["iteration"] == progress.best_at), None)
@@ -305,7 +306,8 @@ def validation_line(progress: RunProgress, now: float) -> str:
         progress: How far the run is, with at least one validation.
         now: The clock.
     """
-    first, last = progress.evaluations[0], progress.evaluations[-1]
+    first = progress.evaluations[0]
+    last = progress.evaluations[-1]
     texts = []
     for key in ("sampled", "greedy"):
         if last.get(key) is not None:

@@ -738,7 +738,8 @@ class MultiAgentTrainer(TrainerProperties):
         learnt = any(report.steps for report in reports.values()) or not reports
         self.state.idle = 0 if learnt else self.state.idle + 1
         if self.state.idle >= self.rollout.max_idle_iterations:
-            idle, self.state.idle = self.state.idle, 0
+            idle = self.state.idle
+            self.state.idle = 0
             causes = "; ".join(finding.message for finding in self.state.diagnoses)
             raise TrainingStopped(
                 f"no learning signal for {idle} iterations: {causes or 'no advantage in any row'}"

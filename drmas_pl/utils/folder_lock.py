@@ -170,7 +170,8 @@ def _is_free(handle: int, path: Path) -> bool:
     Raises:
         FolderInUse: That one is alive, or may be.
     """
-    is_locked, holder = _lock(handle), _read(handle)
+    is_locked = _lock(handle)
+    holder = _read(handle)
     if is_locked or (holder is None and is_locked is None):
         return True
     if holder is None or not holder.has_ended:
@@ -214,7 +215,8 @@ def _write(handle: int) -> None:
 def _is_at(handle: int, path: Path) -> bool:
     """Tell whether an open file is the one that has this name."""
     try:
-        there, here = os.stat(path, follow_symlinks=False), os.fstat(handle)
+        there = os.stat(path, follow_symlinks=False)
+        here = os.fstat(handle)
     except OSError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

@@ -11,7 +11,8 @@ from typing import Final
 from drmas_pl.errors import OutOfMemory
 
 # parameters of mallopt(3)
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 _LARGEST = 2**30
 # what allocators say that raise a plain RuntimeError
 _WORDS: Final = ("can't allocate memory", "not enough memory", "out of memory", "unable to allocate")

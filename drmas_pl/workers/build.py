@@ -188,7 +188,8 @@ def plan_groups(
     Raises:
         ConfigError: See :func:`assign_groups`.
     """
-    plans, assigned = [], assign_groups(bindings, sharing)
+    plans = []
+    assigned = assign_groups(bindings, sharing)
     learners = [name for name, members in assigned.items() if members[0].trainable]
     for name, members in assigned.items():
         first = members[0]

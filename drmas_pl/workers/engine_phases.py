@@ -85,7 +85,8 @@ class _OnDemand(Engine):
     """Stands for the engine of a group that may be asleep."""
 
     def __init__(self, group: PolicyWorkerProtocol, awake: _SingleAwake) -> None:
-        self._group, self._awake = group, awake
+        self._group = group
+        self._awake = awake
         self.context_length = group.engine.context_length
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

@@ -250,7 +250,9 @@ class Learner(Generic[Row, Batch]):
         Raises:
             TrainingStopped: Too many minibatches in a row had to be skipped.
         """
-        settings, report, planned = self.settings, UpdateReport(), self.counters.planned_steps
+        settings = self.settings
+        report = UpdateReport()
+        planned = self.counters.planned_steps
         # a schedule that counted only the steps that are made would not be at its end when the run is
         self.counters.planned_steps += settings.updates_per_iteration * settings.epochs
         if not rows:
@@ -261,7 +263,8 @@ class Learner(Generic[Row, Batch]):
             epochs=settings.epochs,
             generator=torch.Generator().manual_seed(seed % (1 << 63)),
         )
-        totals, means = self.loss.start_totals(rows), Means()
+        totals = self.loss.start_totals(rows)
+        means = Means()
         rows = self.loss.prepare(rows, later={place for part in parts[1:] for place in part})
         for place, part in enumerate(parts):
             self._step([rows[index] for index in part], planned + place, report, totals, means)
@@ -325,7 +328,8 @@ class Learner(Generic[Row, Batch]):
 
     def _backward(self, name: str, batch: Batch, *, last: bool) -> dict[str, Tensor]:
         """Run one micro-batch; ranks exchange gradients at the part's last one alone. Returns its metric sums with its loss."""
-        ranks, module = self.fabric.world_size, cast(_FabricModule, self.module)
+        ranks = self.fabric.world_size
+        module = cast(_FabricModule, self.module)
         with self.fabric.no_backward_sync(module, enabled=ranks > 1 and not last):
             out = self.loss.compute(name, batch.to(self.fabric.device))
             # ranks average their gradients, but the denominator is already that of all of them
@@ -337,7 +341,8 @@ class Learner(Generic[Row, Batch]):
         self.optimizer.zero_grad(set_to_none=True)
         self.counters.skipped_in_a_row += 1
         report.skipped += 1
-        count, where = self.counters.skipped_in_a_row, ""
+        count = self.counters.skipped_in_a_row
+        where = ""
         if self.settings.dump_folder is not None and self.fabric.is_global_zero:
             folder = Path(self.settings.dump_folder)
             path = folder / f"{self.label}-step{self.counters.steps}-skip{count}.pt"

@@ -31,7 +31,8 @@ def split_rows(count: int, *, updates: int, epochs: int, generator: torch.Genera
     >>> [sorted(part) for part in split_rows(3, updates=1, epochs=2, generator=torch.Generator())]
     [[0, 1, 2], [0, 1, 2]]
     """
-    parts, updates = [], min(updates, count)
+    parts = []
+    updates = min(updates, count)
     for _ in range(epochs):
         order = torch.randperm(count, generator=generator).tolist()
         bounds = [index * count // updates for index in range(updates + 1)]

@@ -53,7 +53,8 @@ class HostStore:
     """
 
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], device: torch.device) -> None:
-        self._tensors, self._device = tensors, device
+        self._tensors = tensors
+        self._device = device
         self._host: dict[Tensor, Tensor] = {}
         self._away: list[Tensor] = []
 
@@ -116,7 +117,9 @@ class WorkerOffload:
     ) -> None:
         if what not in ("none", "optimizer", "all"):
             raise ValueError(f"offload must be none, optimizer or all, got {what!r}")
-        self.owner, self.what, self.meter = owner, what, meter
+        self.owner = owner
+        self.what = what
+        self.meter = meter
         self._models = list(models)
         self._weights = HostStore(
             lambda: (p for model in self._models for p in (*model.parameters(), *model.buffers())), device

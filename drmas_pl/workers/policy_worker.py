@@ -286,7 +286,8 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
         if context is None:
             return
         for agent in self.agents.values():
-            prompt, response = agent.max_prompt_tokens, agent.sampling.max_new_tokens
+            prompt = agent.max_prompt_tokens
+            response = agent.sampling.max_new_tokens
             if prompt + response > context:
                 raise ConfigError(
                     f"agent {agent.name!r} may use {prompt} tokens for its prompt and {response} for its response, more than the {context} "

@@ -42,7 +42,9 @@ def chunk_by_beginning(rows: Sequence[TrainingRow], budget: int) -> Iterator[lis
         added = length - (common_length(sequences[chunk[-1]], sequences[index]) if chunk else 0)
         if chunk and tokens + added > budget:
             yield chunk
-            chunk, tokens, added = [], 0, length
+            chunk = []
+            tokens = 0
+            added = length
         chunk.append(index)
         tokens += added
     if chunk:
@@ -66,10 +68,12 @@ def chunk_by_tokens(rows: Sequence[TrainingRow], budget: int) -> Iterator[list[i
     chunk: list[int] = []
     longest = response = 0
     for index in sorted(range(len(rows)), key=keys.__getitem__):
-        prompt, wider = keys[index][0], max(response, keys[index][2])
+        prompt = keys[index][0]
+        wider = max(response, keys[index][2])
         if chunk and ((prompt + wider) * (len(chunk) + 1) > budget or prompt > longest):
             yield chunk
-            chunk, wider = [], keys[index][2]
+            chunk = []
+            wider = keys[index][2]
         if not chunk:
             longest = prompt + prompt // 4 + 8
         chunk.append(index)

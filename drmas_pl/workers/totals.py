@@ -91,6 +91,7 @@ class AgentTotals:
         values = {name: value for name, value in values.items() if name not in hidden}
         if not self.before:
             return values
-        drift, names = mean_metrics(self.before), ("policy_shift", "policy_shift_max") if stale else _MISMATCH
+        drift = mean_metrics(self.before)
+        names = ("policy_shift", "policy_shift_max") if stale else _MISMATCH
         found = {name: drift[source] for name, source in zip(names, _DRIFT)}
         return {**found, **values}

@@ -43,7 +43,8 @@ def save_state(
     Raises:
         CheckpointError: A rank could not write its shares.
     """
-    first, named = fabric.is_global_zero, {} if optimizer is None else named_state(module, optimizer)
+    first = fabric.is_global_zero
+    named = {} if optimizer is None else named_state(module, optimizer)
     if layout == "shards" and is_sharded(module):
         folder.mkdir(parents=True, exist_ok=True)
         write_shards(folder, module, named)
