@@ -144,7 +144,7 @@ def cut_runs(blocks: Ints, users: Ints, *, overhead: int) -> tuple[Run, ...]:
         users: How many rows use each.
         overhead: Cost of a run, in lines.
 
-    >>> [run[:3] for run in cut_runs(np.array([0, 1, 3, 90, 91]), np.array([8, 8, 7, 1, 1]), overhead=12)]
+    >>> [run[:3] for run in cut_runs(np.array([0, 1, 3, 90, 91]), np.array([8, 8, 7, 1, 1]), overhead=13)]
     [(0, 4, 8), (90, 92, 1)]
     """
     borders = (np.diff(blocks) != 1) | (np.diff(users) != 0)

@@ -39,6 +39,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._retired = False
+        self._busy = False
         self._lock = threading.Lock()
 
     @property
@@ -60,6 +61,17 @@ class WorkerProcess:
             WorkerDied: The process ended by itself, or was killed from outside.
             EnvironmentFault: The process does not start.
         """
+        with self._lock:
+            self._busy = True
+        try:
+            return self._grade(answer, references, timeout, grader)
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._retired:
+                    self._kill()
+
+    def _grade(self, answer: str, references: str | Any, timeout: float, grader: str) -> Verdict:
         process = self._process or self._start()
         text = rf"\boxed{{{answer}}}" if grader == "exact" else answer
         request = json.dumps([text, references, timeout, grader]) + "\n"
@@ -95,9 +107,12 @@ class WorkerProcess:
         """End the process for good; a thread that waits for it sees it die."""
         with self._lock:
             self._retired = True
-            if self._process is not None:
+            if self._process is not None and self._busy:
+                # its pipes are closed by the thread that reads them
                 self._process.kill()
                 self._process.wait()
+            else:
+                self._kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start a process and wait until its heavy imports are done; one that is killed meanwhile is started once more."""

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from drmas_pl.errors import ConfigError
 from drmas_pl.retrieval import HttpRetriever
 from drmas_pl.retrieval.bm25s import BM25sRetriever
 from drmas_pl.tools.serve_retriever import build_parser, build_retriever, find_token, main
+from tests.helpers.asking import request
 from tests.helpers.pace import allowed
 from tests.helpers.usual import usual
 
@@ -44,8 +44,7 @@ def test_serves_until_it_is_told_to_stop(stop: signal.Signals) -> None:
         assert client.fingerprint.endswith("k1=1.2-b=0.4")
         assert client.search(["France capital"], 2)[0][0].id == "capital:France"
         body = json.dumps({"query": "France capital"}).encode()
-        with urllib3.PoolManager() as http:
-            reply = http.request("POST", url, body=body, headers={"Content-Type": "application/json"})
+        reply = request("POST", url, body=body, headers={"Content-Type": "application/json"})
         assert len(reply.json()["result"][0]) == 1
     finally:
         program.send_signal(stop)
@@ -60,8 +59,7 @@ def test_listens_at_this_machine_unless_told_otherwise() -> None:
 def post(url: str, token: str | None = None) -> int:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     body = json.dumps({"query": "France capital"}).encode()
-    with urllib3.PoolManager() as http:
-        return http.request("POST", url, body=body, headers=headers).status
+    return request("POST", url, body=body, headers=headers).status
 
 
 @pytest.mark.slow

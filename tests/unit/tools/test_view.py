@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from drmas_pl.tools.view import build_parser, find_token, main
+from tests.helpers.asking import request
 
 ROOT = Path(__file__).parents[3]
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -25,7 +25,7 @@ def test_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert program.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/$", program.stdout.readline().strip())
         assert found
-        assert "No run yet" in urllib3.request("GET", found[0]).data.decode()
+        assert "No run yet" in request("GET", found[0]).data.decode()
     finally:
         program.send_signal(signal.SIGTERM)
         _, err = program.communicate(timeout=300)

@@ -22,7 +22,10 @@ def test_ray_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
-def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
+def test_a_cluster_that_does_not_answer_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray sets these for its processes
+    monkeypatch.setenv("RAY_CLIENT_MODE", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
 from drmas_pl.report.live_server import ServedRuns, create_view, version_of
 from drmas_pl.report.run_page import write_page
+from tests.helpers.asking import request
 from tests.helpers.run_folders import trajectory, turn, write_folder
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -43,7 +43,7 @@ def serving(root: Path, **settings: Any) -> Iterator[str]:
 
 
 def get(url: str, method: str = "GET", **headers: str) -> Any:
-    return urllib3.request(method, url, headers=headers, redirect=False, retries=False)
+    return request(method, url, headers=headers, redirect=False, retries=False)
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import urllib3
 
 from drmas_pl.errors import RetrievalError
 from drmas_pl.retrieval import BM25sRetriever, HttpRetriever, Passage, Retriever, check_retriever
 from drmas_pl.retrieval.server import ServerLimits, create_app
+from tests.helpers.asking import request
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("fastapi", reason="needs the extra serve")
@@ -67,7 +67,7 @@ def serving(retriever: Retriever, **settings: Any) -> Iterator[str]:
 
 def send(address: str, body: Any, **headers: str) -> tuple[int, Any]:
     data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
-    reply = urllib3.request(
+    reply = request(
         "POST",
         f"{address}/retrieve",
         body=data,
@@ -106,9 +106,9 @@ def test_a_single_query_without_scores_and_the_servers_topk(shelf: str) -> None:
 
 
 def test_health_tells_what_is_served(shelf: str) -> None:
-    assert urllib3.request("GET", f"{shelf}/health").json() == {"status": "ok", "fingerprint": "shelf"}
+    assert request("GET", f"{shelf}/health").json() == {"status": "ok", "fingerprint": "shelf"}
     with serving(BM25sRetriever("embedded:search/corpus")) as address:
-        told = urllib3.request("GET", f"{address}/health").json()
+        told = request("GET", f"{address}/health").json()
     assert told["passages"] == 3862 and told["fingerprint"].startswith("bm25s-")
 
 
@@ -139,7 +139,7 @@ def test_errors_are_one_line_of_json_without_traces(shelf: str, body: Any, statu
 
 
 def test_an_unknown_path_is_told_in_the_same_form(shelf: str) -> None:
-    assert urllib3.request("GET", f"{shelf}/nothing").json() == {"error": "Not Found"}
+    assert request("GET", f"{shelf}/nothing").json() == {"error": "Not Found"}
 
 
 def test_requests_that_wait_share_one_lookup() -> None:

@@ -197,7 +197,9 @@ def test_a_masked_batch_has_neither_loss_nor_gradient_nor_counts(case: Case) -> 
     batch: Any = batches[0]
     out = loss.compute(part, loss.masked(batch))  # type: ignore[arg-type]
     out["loss"].backward()
-    assert set(out) == set(loss.compute(part, batch)) and not any(float(value) for value in out.values())
+    assert set(out) == set(loss.compute(part, batch)) and not any(
+        float(value.detach()) for value in out.values()
+    )
     gradients = [parameter.grad for parameter in worker.model.parameters()]
     assert all(grad is not None and not grad.any() for grad in gradients)
 

@@ -40,7 +40,11 @@ def test_shows_the_question(env: MathEnv) -> None:
 def test_grades_the_last_box(env: MathEnv, solution: str, reward: float, truncated_answer: float) -> None:
     _, got, terminated, truncated, info = env.step(solution)
     assert (got, terminated, truncated) == (reward, True, False)
-    assert info == {"success": reward == 1.0, "metrics": {"truncated_answer": truncated_answer}}
+    assert info == {
+        "success": reward == 1.0,
+        "metrics": {"truncated_answer": truncated_answer},
+        "rewards": {},
+    }
 
 
 def test_alternatives_count(env: MathEnv) -> None:
