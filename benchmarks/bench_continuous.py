@@ -70,7 +70,7 @@ def make_trajectories(job: dict[str, Any], vocabulary: int) -> list[Trajectory]:
         return tuple(generator.randrange(vocabulary // 2, vocabulary) for _ in range(length))
 
     sampling = SamplingParams(max_new_tokens=job["cap"])
-    found = []
+    found: list[Trajectory] = []
     for _ in range(job["tasks"]):
         prompt = text(job["prompt"])
         for _ in range(job["samples"]):

@@ -230,7 +230,7 @@ class FakeSglang:
         request = GenerationRequest(
             ids, SamplingParams(**settings, **more), sampling.get("sampling_seed", 42)
         )
-        engine = self._adapted.get(body.get("lora_path"), self.engine)
+        engine = self._adapted.get(str(body.get("lora_path")), self.engine)
         (completion,) = engine.generate([request])
         entries = list(zip(completion.logprobs, completion.token_ids, [None] * len(completion.token_ids)))
         meta: dict[str, Any] = {
