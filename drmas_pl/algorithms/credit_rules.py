@@ -9,45 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from drmas_pl.algorithms.turn_batch import CreditRule, TeamReward, TurnBatch
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.checks import check_range
-from drmas_pl.functional.credit import mix_rewards, zero_sum_split
+from drmas_pl.functional.credit import zero_sum_split
 from drmas_pl.functional.grouping import group_ids
 from drmas_pl.functional.returns import discounted_team_future, return_to_go
 
-if TYPE_CHECKING:
-    from drmas_pl.algorithms.turn_batch import TurnBatch
-
-
-class CreditRule(Protocol):
-    """Anything that credits each turn of a batch with a number."""
-
-    def __call__(self, batch: TurnBatch) -> Tensor:
-        """Return (N,) float64."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TeamReward:
-    """The trajectory's reward to every turn, plus its agent's own reward and the turn's local one: ``α·team + own + local``.
-
-    Attributes:
-        alpha: α, at least 0.
-    """
-
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, low=0.0)
-
-    def __call__(self, batch: TurnBatch) -> Tensor:
-        """Return (N,) float64."""
-        return mix_rewards(batch.team, batch.own + batch.local, alpha=self.alpha)
+# the default rule is beside the batch, which is credited when it is built
+__all__ = ["CreditRule", "ReturnToGo", "TeamFuture", "TeamReward", "ZeroSum"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from drmas_pl.algorithms.credit_rules import CreditRule, TeamReward
+from drmas_pl.functional.checks import check_range
+from drmas_pl.functional.credit import mix_rewards
 from drmas_pl.functional.grouping import encode, group_ids
 from drmas_pl.types import Trajectory, Turn
 
@@ -144,6 +145,32 @@ def check_scope(names: Sequence[str]) -> None:
         raise ValueError(
             f"a scope needs a list of names out of {list(get_args(Scope))}, got {names!r}; write [task, agent] for example"
         )
+
+
+class CreditRule(Protocol):
+    """Anything that credits each turn of a batch with a number."""
+
+    def __call__(self, batch: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeamReward:
+    """The trajectory's reward to every turn, plus its agent's own reward and the turn's local one: ``α·team + own + local``.
+
+    Attributes:
+        alpha: α, at least 0.
+    """
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("alpha", self.alpha, low=0.0)
+
+    def __call__(self, batch: TurnBatch) -> Tensor:
+        """Return (N,) float64."""
+        return mix_rewards(batch.team, batch.own + batch.local, alpha=self.alpha)
 
 
 def build_turn_batch(

@@ -43,6 +43,9 @@ def test_what_must_stay_at_nothing() -> None:
     paths = structure.sources()
     assert structure.worker_checks(paths) == 0
     assert structure.root_modules() <= 12
+    assert structure.import_circles(paths) == []
+    code, _ = structure.code_lines(paths)
+    assert 1000 * structure.multi_target_assignments(paths) / code < 2
 
 
 @pytest.mark.slow
