@@ -363,7 +363,7 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
         check_returned(f"what {type(self).__name__}.interpret returns", parsed, Parsed, "a Parsed")
         return parsed
 
-    def _checked(self, method: str, move: Any) -> Move:
+    def _checked(self, method: str, move: Move) -> Move:
         check_returned(f"what {type(self).__name__}.{method} returns", move, Move, "a Move")
         return move
 

@@ -136,7 +136,8 @@ def _densify(column: Tensor) -> Tensor:
     # Python integers: the span of int64 hashes does not fit into int64.
     span = high - low + 1
     if span > _TABLE_SLOTS_PER_ROW * column.numel():
-        return torch.unique(column, return_inverse=True)[1]
+        inverse: Tensor = torch.unique(column, return_inverse=True)[1]
+        return inverse
     offset = column.to(torch.int64) - low
     present = torch.zeros(span, dtype=torch.bool, device=column.device)
     present[offset] = True

@@ -49,7 +49,9 @@ def can_read(space: Space[Any] | None) -> bool:
 
 def is_text(space: Space[Any] | None) -> bool:
     """Tell whether values of a space are texts."""
-    return space is None or isinstance(space, Text) or space.dtype is str
+    # Gymnasium says that a data type is one of numpy; of texts it is Python's
+    kind: Any = None if space is None else space.dtype
+    return space is None or isinstance(space, Text) or kind is str
 
 
 def write(value: Any) -> Any:

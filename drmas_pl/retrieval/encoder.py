@@ -139,4 +139,5 @@ def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:
     """
     weight = mask.unsqueeze(-1).to(hidden.dtype)
     mean = (hidden * weight).sum(1) / weight.sum(1)
-    return mean / mean.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    length: Tensor = mean.norm(dim=-1, keepdim=True)
+    return mean / length.clamp_min(1e-12)
