@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -42,6 +43,19 @@ def same_environment() -> Iterator[None]:
     yield
     changed = changed_variables(before)
     assert not changed, f"the test changes the environment: {'; '.join(changed)}"
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Take back what a program does to the library's logger when a test runs it in this process: others look at its messages."""
+    logger = logging.getLogger("drmas_pl")
+    handlers = logger.handlers
+    propagate = logger.propagate
+    level = logger.level
+    yield
+    logger.handlers = handlers
+    logger.propagate = propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")
