@@ -186,8 +186,10 @@ def test_the_run_goes_on_with_the_metric_visible(fault: str, server: SearchServe
 def test_the_run_stops_above_the_share_of_failed_searches(
     fault: str, server: SearchServer, tmp_path: Path
 ) -> None:
+    # of the 8 searches of the second iteration a few may be under way when the share is exceeded
     with pytest.raises(
-        TrainingStopped, match=r"6 of the latest 14 searches failed, more than env\.max_failed_share=0\.1"
+        TrainingStopped,
+        match=r"(6 of the latest 14|7 of the latest 15|8 of the latest 16) searches failed, more than env\.max_failed_share=0\.1",
     ) as stopped:
         train(tmp_path, server, fault, max_failed_share=0.1)
     assert "127.0.0.1" not in str(stopped.value)
