@@ -50,8 +50,12 @@ def left_behind(before: Surroundings) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables, but for the one that pytest changes all the time."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    """Return the environment variables, but for the one that pytest changes all the time and those that torch sets when it compiles."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTEST_CURRENT_TEST" and not name.startswith("TORCHINDUCTOR_")
+    }
 
 
 def changed_variables(before: dict[str, str]) -> list[str]:
