@@ -331,7 +331,8 @@ class _Session:
 
     async def attempt(self, task: Task, sample: int, attempt: int) -> Trajectory:
         phase = self.phase
-        team = self.containment.call(self.collector.team.clone)
+        with self.containment.guard:
+            team = self.collector.team.clone()
         seed = derive_seed(phase.seed, phase.name, phase.iteration, task.id, sample, attempt)
         number = self.timeline.begin_trajectory()
         _speaker.set(None)
@@ -356,7 +357,8 @@ class _Session:
         """Render what one agent sees now."""
         _speaker.set(name)
         agent = self.collector.agents[name]
-        prompt = self.containment.call(lambda: agent.render(team.observe(name)))
+        with self.containment.guard:
+            prompt = agent.render(team.observe(name))
         return _Call(agent, prompt, GenerationRequest(prompt.ids, self.sampling(agent), seed, order))
 
     async def speak(self, number: int, calls: Sequence[_Call]) -> list[Turn]:
@@ -375,7 +377,8 @@ class _Session:
                 raise EngineError(
                     f"the engine aborted a response of {name!r} after {len(completion.token_ids)} tokens; its log says why"
                 )
-            turns.append(self.containment.call(partial(spoken_turn, call.agent, call.prompt, completion)))
+            with self.containment.guard:
+                turns.append(spoken_turn(call.agent, call.prompt, completion))
         return turns
 
     def sampling(self, agent: Agent) -> SamplingParams:
@@ -386,7 +389,8 @@ class _Session:
         """Run environment code, in a thread when there are threads for it."""
         started = self.clock()
         if self.env_executor is None:
-            found = self.containment.call(call)
+            with self.containment.guard:
+                found = call()
         else:
             found = await self.scheduler.environment(partial(self.containment.call, call))
         self.timeline.spans.append(Span(number, None, started, self.clock()))

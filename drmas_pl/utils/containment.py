@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from drmas_pl.errors import ContractError
@@ -18,16 +18,21 @@ T = TypeVar("T")
 
 
 class Containment:
-    """Calls user code; a context manager, since it listens for Ctrl-C meanwhile.
+    """Surrounds user code; a context manager, since it listens for Ctrl-C meanwhile.
 
-    >>> with Containment() as containment:
-    ...     containment.call(lambda: exit(3))
+    Attributes:
+        guard: A context manager for each piece of user code. It raises a ContractError in place of what is no ordinary error, or what
+            coroutines cannot pass on.
+
+    >>> with Containment() as containment, containment.guard:
+    ...     exit(3)
     Traceback (most recent call last):
     drmas_pl.errors.ContractError: SystemExit(3) was raised, which may end neither the run nor its threads
     """
 
     def __init__(self) -> None:
-        self._pressed = False
+        self.interrupted = False
+        self.guard = _Guard(self)
         self._before: Any = None
 
     def __enter__(self) -> Containment:
@@ -45,25 +50,37 @@ class Containment:
             signal.signal(signal.SIGINT, self._before)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns.
-
-        Raises:
-            ContractError: It raised what is no ordinary error, or what coroutines cannot pass on.
-        """
-        try:
+        """Return what ``function`` returns, guarded."""
+        with self.guard:
             return function()
-        except BaseException as error:
-            ordinary = isinstance(error, Exception) and not isinstance(
-                error, (StopIteration, StopAsyncIteration)
-            )
-            if ordinary or (self._pressed and isinstance(error, KeyboardInterrupt)):
-                raise
-            message = f"{error!r} was raised, which may end neither the run nor its threads"
-            raise ContractError(message).with_traceback(error.__traceback__) from error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._pressed = True
+        self.interrupted = True
         self._before(number, frame)
+
+
+class _Guard:
+    """Keeps no state, so that any number of threads and coroutines may be inside."""
+
+    __slots__ = ("_containment",)
+
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration)):
+            return
+        if self._containment.interrupted and isinstance(error, KeyboardInterrupt):
+            return
+        message = f"{error!r} was raised, which may end neither the run nor its threads"
+        raise ContractError(message).with_traceback(trace) from error
 
 
 def contained(function: Callable[[], T]) -> T:

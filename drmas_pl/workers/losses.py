@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from drmas_pl.agent import Agent
-from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow
+from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
 from drmas_pl.functional.values import clipped_value_loss, explained_variance
 from drmas_pl.kernels.response_values import response_values
 from drmas_pl.models.value_head import ValueBatch, ValueRow, collate_values
@@ -24,7 +24,7 @@ from drmas_pl.workers.learner import (
     UpdateReport,
     UpdateSettings,
 )
-from drmas_pl.workers.minibatches import loss_divisors, micro_batches
+from drmas_pl.workers.minibatches import loss_divisors
 from drmas_pl.workers.randomness import layer_drawing_in_evaluation
 from drmas_pl.workers.ranks import masked_like
 from drmas_pl.workers.scoring import chunk_rows
@@ -88,24 +88,21 @@ class PolicyLoss(UpdateLoss[TrainingRow, TokenBatch]):
     def micro_batches(
         self, minibatch: Sequence[TrainingRow], *, stepped: bool
     ) -> dict[str, list[TokenBatch]]:
-        """Cut each agent's rows into micro-batches."""
+        """Cut each agent's rows that matter to the gradient into micro-batches, packed by length."""
         # until the first step the policy is the old one, and its own log-probs are free of what another batch would round differently
         on_policy = self.settings.old_logp == "recompute" and not stepped
         divisors = loss_divisors(self.agents, minibatch, self.settings.agent_weight)
-        found = {
-            name: list(
-                micro_batches(
-                    self.agents[name],
-                    minibatch,
-                    budget=self.settings.micro_batch_tokens,
-                    pad_id=self.pad_id,
-                    denominator=divisor,
-                    on_policy=on_policy,
-                )
-            )
-            for name, divisor in divisors.items()
-        }
-        return {name: batches for name, batches in found.items() if batches}
+        found: dict[str, list[TokenBatch]] = {}
+        for name, divisor in divisors.items():
+            agent = self.agents[name]
+            own = [row for row in minibatch if row.agent == name]
+            if not agent.objective.needs_zero_advantage_rows:
+                own = [row for row in own if row.has_signal]
+            for chunk in chunk_rows(agent.policy, own, self.settings.micro_batch_tokens):
+                rows = [own[index] for index in chunk]
+                batch = collate(rows, pad_id=self.pad_id, denominator=divisor, on_policy=on_policy)
+                found.setdefault(name, []).append(batch)
+        return found
 
     def compute(self, part: str, batch: TokenBatch) -> dict[str, Tensor]:
         """Return what the agent's training step returns."""

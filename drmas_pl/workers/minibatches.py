@@ -1,8 +1,8 @@
-"""From an iteration's rows to optimizer steps and micro-batches: which rows, in which parts, divided by what."""
+"""From an iteration's rows to optimizer steps: which rows, in which parts, divided by what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from drmas_pl.agent import Agent
-from drmas_pl.algorithms.token_batch import TokenBatch, TrainingRow, collate
-from drmas_pl.workers.scoring import chunk_rows
+from drmas_pl.algorithms.token_batch import TrainingRow
 
 AgentWeight = Literal["token", "turn", "agent"]
 
@@ -62,35 +61,6 @@ def loss_divisors(
     sizes = {name: _size(rows, weight) for name, rows in own.items()}
     total = sum(sizes.values())
     return {name: _divisor(agents[name], rows) * total / sizes[name] for name, rows in own.items()}
-
-
-def micro_batches(
-    agent: Agent,
-    minibatch: Sequence[TrainingRow],
-    *,
-    budget: int,
-    pad_id: int,
-    denominator: float,
-    on_policy: bool = False,
-) -> Iterator[TokenBatch]:
-    """Yield one agent's rows that matter to the gradient, packed by length under the token budget.
-
-    Args:
-        agent: The agent.
-        minibatch: Rows of all agents.
-        budget: Largest number of tokens computed at once.
-        pad_id: Padding id.
-        denominator: See :func:`loss_divisors`.
-        on_policy: Whether the policy's own log-probs are the old ones.
-    """
-    rows = [
-        row
-        for row in minibatch
-        if row.agent == agent.name and (row.has_signal or agent.objective.needs_zero_advantage_rows)
-    ]
-    for chunk in chunk_rows(agent.policy, rows, budget):
-        part = [rows[index] for index in chunk]
-        yield collate(part, pad_id=pad_id, denominator=denominator, on_policy=on_policy)
 
 
 def _divisor(agent: Agent, rows: Sequence[TrainingRow]) -> float:

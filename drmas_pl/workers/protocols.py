@@ -7,7 +7,7 @@ and ``cluster`` nobody has to know which of the classes a worker is. What a ques
 an answer as well: it has no ``fabric`` and no ``optimizer`` here, and a worker in this process has no ``max_retries`` and no places to
 describe.
 
-Who learns together is decided by :func:`drmas_pl.workers.update_workers.update_workers`; which engines are awake by
+Who learns together is decided by :func:`drmas_pl.trainer.iteration.update_workers`; which engines are awake by
 :mod:`drmas_pl.workers.engine_phases`; bringing weights to engines in the background by
 :class:`~drmas_pl.workers.background_weight_sync.BackgroundWeightSync`.
 """

@@ -10,11 +10,11 @@ from lightning.fabric import Fabric
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import EngineError
+from drmas_pl.trainer.iteration import update_workers
 from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
 from drmas_pl.workers.learner import UpdateReport, UpdateSettings
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.policy_worker import PolicyWorker
-from drmas_pl.workers.update_workers import update_workers
 from tests.helpers.toy import make_groups
 
 SEEDS = {"writer": 1, "editor": 2}

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from drmas_pl.algorithms.token_batch import TrainingRow
 from drmas_pl.cluster.remote import RemotePolicyWorker
+from drmas_pl.trainer.iteration import update_workers
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.update_workers import update_workers
 
 
 class Group(RemotePolicyWorker):
