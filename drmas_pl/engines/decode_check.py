@@ -8,6 +8,7 @@ Neither names nor configurations tell, so the path is tried out on a few tokens 
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from drmas_pl.engines.decoding import RunningBatch
 from drmas_pl.engines.model_runner import ModelRunner
-from drmas_pl.engines.samples import Admission
+from drmas_pl.engines.samples import Submission
 from drmas_pl.errors import ConfigError
 from drmas_pl.functional.logprobs import token_logprobs
 from drmas_pl.types import GenerationRequest, SamplingParams
@@ -88,12 +89,13 @@ def _fault(policy: Any, runner: ModelRunner) -> str | None:
     """Decode a few tokens and say what is wrong with their log-probs; None when they are those of a plain forward pass."""
     device = next(policy.parameters()).device
     size = policy.config.get_text_config().vocab_size
-    admissions = [
-        Admission(
+    submissions = [
+        Submission(
             GenerationRequest(
                 tuple(token % size for token in prompt), SamplingParams(max_new_tokens=_STEPS), seed
             ),
             _STEPS,
+            Future(),
         )
         for seed, prompt in enumerate(_PROMPTS)
     ]
@@ -106,27 +108,27 @@ def _fault(policy: Any, runner: ModelRunner) -> str | None:
         store=False,
     )
     try:
-        batch.admit(admissions[:2])
+        batch.admit(submissions[:2])
         batch.decode()
-        finished = batch.admit(admissions[2:])
+        ended = batch.admit(submissions[2:])
         while len(batch):
-            finished += batch.decode()
+            ended += batch.decode()
     except Exception as error:  # a model that is built otherwise may fail anywhere in its own code
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"fails with {type(error).__name__}: {reason}"
     worst = 0.0
     precise = True
-    for sample in finished:
-        if sample.finish is None:
+    for submission, completion in ended:
+        if completion is None:
             return "gives logits that are not finite"
-        prompt = sample.admission.request.prompt_ids
+        prompt = submission.request.prompt_ids
         logits = policy(
-            input_ids=torch.tensor([[*prompt, *sample.ids]], device=device), use_cache=False
+            input_ids=torch.tensor([[*prompt, *completion.token_ids]], device=device), use_cache=False
         ).logits
         precise = precise and logits.dtype not in (torch.bfloat16, torch.float16)
-        ids = torch.tensor(sample.ids, device=device)
+        ids = torch.tensor(completion.token_ids, device=device)
         wanted = token_logprobs(logits[0, len(prompt) - 1 : -1].float(), ids).cpu()
-        worst = max(worst, float((wanted - torch.tensor(sample.logprobs)).abs().max()))
+        worst = max(worst, float((wanted - torch.tensor(completion.logprobs)).abs().max()))
     if worst <= (_TOLERANCE if precise else _HALF_TOLERANCE):
         return None
     return f"gives log-probs that are off by {worst:.2g} from a plain forward pass"

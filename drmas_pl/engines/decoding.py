@@ -1,10 +1,10 @@
 """The running batch: prefill what joins, decode a token of every row, let go of what has ended.
 
-Every distinct prompt of an admission is computed once, and what a prompt shares with stored prefixes or with rows that are running is not
+Every distinct prompt of what joins is computed once, and what a prompt shares with stored prefixes or with rows that are running is not
 computed at all. Samples of a prompt share a row until they differ (:mod:`drmas_pl.kernels.branching`). Rows of any age stand beside each
 other; one whose samples have ended leaves at once, so that nothing is ever sampled after an end token.
 
-Legend: S samples, R rows, P distinct prompts of an admission, V vocabulary.
+Legend: S samples, R rows, P distinct prompts of what joins, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from drmas_pl.engines.model_runner import ModelRunner
-from drmas_pl.engines.samples import Admission, Finished, Flags, Samples
+from drmas_pl.engines.samples import Flags, Samples, Submission
+from drmas_pl.engines.sampling import draw
 from drmas_pl.kernels.block_rows import BlockRows, Rows
 from drmas_pl.kernels.branching import Ints, branch
 from drmas_pl.kernels.paged_cache import PagedCache
 from drmas_pl.kernels.prefixes import Prompt
 from drmas_pl.parsing import FinishReason
+from drmas_pl.types import Completion
 
+# a request, and its completion; none when its logits were not finite, so that nothing could be sampled
+Ended = tuple[Submission, Completion | None]
 # a further forward pass costs about as much as computing this many padding tokens
 _PASS_OVERHEAD = 128
 
@@ -39,6 +43,7 @@ class RunningBatch:
         store: Whether prompts and responses stay stored, so that later prompts can continue them.
 
     Attributes:
+        weights_version: Stamped on every completion.
         prompt_tokens: Prompt tokens computed so far.
         reserved: Blocks that what is running may need in all.
     """
@@ -54,6 +59,7 @@ class RunningBatch:
         store: bool,
     ) -> None:
         self.runner = runner
+        self.weights_version = 0
         self.prompt_tokens = 0
         self.reserved = 0
         self._device = device
@@ -71,9 +77,9 @@ class RunningBatch:
         self._token: Ints = np.zeros(0, np.int64)
 
     @property
-    def running(self) -> list[Admission]:
+    def running(self) -> list[Submission]:
         """What is running."""
-        return self._samples.admissions
+        return self._samples.submissions
 
     def __len__(self) -> int:
         """Return S."""
@@ -84,36 +90,36 @@ class RunningBatch:
         """Whether there is memory for keys and values."""
         return self._memory.cache.holds_memory
 
-    def fitting(self, waiting: Sequence[Admission]) -> int:
+    def fitting(self, waiting: Sequence[Submission]) -> int:
         """Return how many of those that wait, from the first on, may be admitted now; at least one when nothing is running."""
         blocks = self.reserved
         prompts: set[Prompt] = set()
-        for number, admission in enumerate(waiting):
-            blocks += admission.own_blocks
-            if admission.request.prompt_ids not in prompts:
-                prompts.add(admission.request.prompt_ids)
-                blocks += admission.prompt_blocks
+        for number, submission in enumerate(waiting):
+            blocks += submission.own_blocks
+            if submission.request.prompt_ids not in prompts:
+                prompts.add(submission.request.prompt_ids)
+                blocks += submission.prompt_blocks
             if blocks > self._max_blocks and (len(self) or number):
                 return number
         return len(waiting)
 
-    def admit(self, admissions: Sequence[Admission]) -> list[Finished]:
+    def admit(self, submissions: Sequence[Submission]) -> list[Ended]:
         """Compute the prompts and sample the first token of each request.
 
         Args:
-            admissions: At least one.
+            submissions: At least one.
 
         Returns:
             Requests that have ended already.
         """
-        prompts = sorted(dict.fromkeys(admission.request.prompt_ids for admission in admissions), key=len)
+        prompts = sorted(dict.fromkeys(submission.request.prompt_ids for submission in submissions), key=len)
         number = {prompt: at for at, prompt in enumerate(prompts)}
-        row = np.array([number[admission.request.prompt_ids] for admission in admissions])
+        row = np.array([number[submission.request.prompt_ids] for submission in submissions])
         first_row = len(self._token)
         first = len(self)
         self._group = np.concatenate([self._group, row + self._groups])
         self._groups += len(prompts)
-        self._samples.add(admissions)
+        self._samples.add(submissions)
         self._row = np.concatenate([self._row, row + first_row])
         self._count_reserved()
         rows, known = self._memory.make(prompts, reserved=self.reserved)
@@ -122,15 +128,15 @@ class RunningBatch:
         try:
             logits = self._prefill(prompts, rows, rows.length - known)
         except Exception:
-            joined = set(map(id, admissions))
-            self.drop(lambda admission: id(admission) in joined)
+            joined = set(map(id, submissions))
+            self.drop(lambda submission: id(submission) in joined)
             raise
         if self._store:
             for at, prompt in enumerate(prompts):
                 self._memory.store(prompt, rows, at)
         return self._sample(logits, first, first_row)
 
-    def decode(self) -> list[Finished]:
+    def decode(self) -> list[Ended]:
         """Sample one more token of every running request.
 
         Returns:
@@ -148,9 +154,9 @@ class RunningBatch:
         )
         return self._sample(logits, 0, 0)
 
-    def drop(self, given_up: Callable[[Admission], bool]) -> None:
+    def drop(self, given_up: Callable[[Submission], bool]) -> None:
         """Let go of requests, those that ``given_up`` tells."""
-        going = np.array([not given_up(admission) for admission in self.running], bool)
+        going = np.array([not given_up(submission) for submission in self.running], bool)
         if going.all():
             return
         kept, row = np.unique(self._row[going], return_inverse=True)
@@ -183,10 +189,10 @@ class RunningBatch:
         # back into the order of the prompts
         return torch.cat(parts)[self._tensor(np.argsort(order))]
 
-    def _sample(self, logits: Tensor, first: int, first_row: int) -> list[Finished]:
+    def _sample(self, logits: Tensor, first: int, first_row: int) -> list[Ended]:
         """Sample a token for the samples from ``first`` on, whose rows from ``first_row`` on are those of the logits."""
         row = self._row[first:] - first_row
-        tokens, fine = self._samples.sample(logits, row, first)
+        tokens, fine = self._draw(logits, row, first)
         stopped = self._samples.stopped(first)
         going = fine & ~stopped & ~self._samples.full(first)
         slot = self._samples.slot[first:]
@@ -199,14 +205,41 @@ class RunningBatch:
         if going.all():
             self._row = np.concatenate([self._row[:first], plan.row + first_row])
             return []
-        finished = []
+        ended: list[Ended] = []
         for at in np.flatnonzero(~going).tolist():
-            reason: FinishReason | None = None
+            number = int(slot[at])
+            completion = None
             if fine[at]:
-                reason = "stop" if stopped[at] else "length"
-            finished.append(self._samples.finish(int(slot[at]), reason))
+                reason: FinishReason = "stop" if stopped[at] else "length"
+                completion = self._samples.completion(number, reason, self.weights_version)
+            ended.append((self._samples.submission(number), completion))
         self._let_go(going, plan.row + first_row, first)
-        return finished
+        return ended
+
+    def _draw(self, logits: Tensor, row: Ints, first: int) -> tuple[Ints, Flags]:
+        """Draw and record a token of every sample from ``first`` on.
+
+        Args:
+            logits: (R, V).
+            row: (S − first,) row of each of these samples.
+            first: Number of samples that are left alone.
+
+        Returns:
+            The tokens, and whether logits were finite, so that the token means something.
+        """
+        rows = self._tensor(row)
+        uniforms = self._samples.uniforms(first)
+        tokens = np.empty(len(row), np.int64)
+        logprobs = np.empty(len(row), np.float32)
+        for (temperature, top_p, top_k), chosen in self._samples.by_setting(first):
+            at = slice(None) if len(chosen) == len(row) else self._tensor(chosen)
+            found, logp = draw(
+                logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k
+            )
+            tokens[chosen] = found.cpu().numpy()
+            logprobs[chosen] = logp.cpu().numpy()
+        self._samples.record(first, tokens, logprobs)
+        return tokens, np.isfinite(logprobs)
 
     def _close(self, gone: Ints, row: Ints, slot: Ints, fine: Flags) -> None:
         """Release rows that nobody continues; what they hold is stored, or cleared where it may not be finite."""
@@ -215,7 +248,7 @@ class RunningBatch:
             # samples of a row have the same tokens but for the newest, which is not in memory
             sample = int(np.flatnonzero(row == at)[0])
             number = int(slot[sample])
-            prompt = self._samples.admission(number).request.prompt_ids
+            prompt = self._samples.submission(number).request.prompt_ids
             tokens = (*prompt, *self._samples.ids(number)[:-1])
             if len(tokens) > len(prompt) or not fine[sample]:
                 self._memory.discard(prompt)
@@ -237,7 +270,7 @@ class RunningBatch:
     def _count_reserved(self) -> None:
         running = self.running
         _, firsts = np.unique(self._group, return_index=True)
-        self.reserved = sum(admission.own_blocks for admission in running)
+        self.reserved = sum(submission.own_blocks for submission in running)
         self.reserved += sum(running[at].prompt_blocks for at in firsts.tolist())
 
     def _tensor(self, array: Ints) -> Tensor:

@@ -1,11 +1,12 @@
 """What is known of every sample that is being generated: its request, its tokens so far, and when it ends.
 
-A sample has a slot from its admission to its end. Legend: S live samples, C slots, T most tokens of a sample.
+A sample has a slot from the moment that it joins what runs to its end. Legend: S live samples, C slots, T most tokens of a sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,27 +14,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drmas_pl.engines.sampling import draw, uniform
+from drmas_pl.engines.sampling import uniform
 from drmas_pl.kernels.blocks import BLOCK
 from drmas_pl.kernels.branching import Ints
 from drmas_pl.parsing import FinishReason
-from drmas_pl.types import GenerationRequest
+from drmas_pl.types import Completion, GenerationRequest
 
 Flags = NDArray[np.bool_]
 Setting = tuple[float, float, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A request that joins the running batch.
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """A request that was submitted.
 
     Attributes:
         request: What to continue.
         limit: How many tokens may be sampled, at least one.
+        future: Gets the completion.
     """
 
     request: GenerationRequest
     limit: int
+    future: Future[Completion]
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future.cancelled()
 
     @property
     def prompt_blocks(self) -> int:
@@ -45,23 +53,6 @@ class Admission:
         """Largest number of blocks of its own."""
         # the last token is sampled, but never continued; one block more for those that are shared before they are full
         return -(-(self.limit - 1) // BLOCK) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A request that has left the running batch.
-
-    Attributes:
-        admission: What was admitted.
-        ids: Sampled ids.
-        logprobs: Their log-probabilities.
-        finish: Why it ended; None when its logits were not finite, so that nothing could be sampled.
-    """
-
-    admission: Admission
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: FinishReason | None
 
 
 class Samples:
@@ -89,7 +80,7 @@ class Samples:
         self._stop_reached = stop_reached
         self._device = device
         # by slot
-        self._admissions: list[Admission | None] = []
+        self._submissions: list[Submission | None] = []
         self._ids: Ints = np.zeros((0, 0), np.int64)
         self._logprobs: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self._limit: Ints = np.zeros(0, np.int64)
@@ -99,13 +90,13 @@ class Samples:
         self._settings: list[Setting] = []
 
     @property
-    def admissions(self) -> list[Admission]:
+    def submissions(self) -> list[Submission]:
         """What is running, S in all."""
-        return [self.admission(slot) for slot in self.slot.tolist()]
+        return [self.submission(slot) for slot in self.slot.tolist()]
 
-    def admission(self, slot: int) -> Admission:
+    def submission(self, slot: int) -> Submission:
         """Return what has a slot."""
-        found = self._admissions[slot]
+        found = self._submissions[slot]
         assert found is not None
         return found
 
@@ -114,51 +105,41 @@ class Samples:
         found: list[int] = self._ids[slot, : self.count[slot]].tolist()
         return found
 
-    def add(self, admissions: Sequence[Admission]) -> None:
-        """Give each admission a slot, behind the samples that are live already."""
-        free = [slot for slot, admission in enumerate(self._admissions) if admission is None]
-        self._grow(len(admissions) - len(free), max(admission.limit for admission in admissions))
-        slots = [*free, *range(len(free) + self.slot.size, len(self._admissions))][: len(admissions)]
-        for slot, admission in zip(slots, admissions):
-            sampling = admission.request.sampling
+    def add(self, submissions: Sequence[Submission]) -> None:
+        """Give each of them a slot, behind the samples that are live already."""
+        free = [slot for slot, submission in enumerate(self._submissions) if submission is None]
+        self._grow(len(submissions) - len(free), max(submission.limit for submission in submissions))
+        slots = [*free, *range(len(free) + self.slot.size, len(self._submissions))][: len(submissions)]
+        for slot, submission in zip(slots, submissions):
+            sampling = submission.request.sampling
             setting = (sampling.temperature, sampling.top_p, sampling.top_k)
             if setting not in self._settings:
                 self._settings.append(setting)
-            self._admissions[slot] = admission
+            self._submissions[slot] = submission
             self._setting[slot] = self._settings.index(setting)
-            self._seed[slot] = admission.request.seed
-            self._limit[slot] = admission.limit
+            self._seed[slot] = submission.request.seed
+            self._limit[slot] = submission.limit
             self._has_stop_texts[slot] = bool(sampling.stop)
             self.count[slot] = 0
         self.slot = np.concatenate([self.slot, np.array(slots, np.int64)])
 
-    def sample(self, logits: Tensor, row: Ints, first: int) -> tuple[Ints, Flags]:
-        """Draw and record one token of every live sample from ``first`` on.
-
-        Args:
-            logits: (R, V).
-            row: (S − first,) row of each of these samples.
-            first: Number of samples that are left alone.
-
-        Returns:
-            The tokens, and whether logits were finite, so that the token means something.
-        """
+    def uniforms(self, first: int) -> Tensor:
+        """Return (S − first,) uniform random numbers for the next token of the live samples from ``first`` on."""
         slot = self.slot[first:]
-        rows = self._tensor(row)
-        uniforms = uniform(self._tensor(self._seed[slot]), self._tensor(self.count[slot]))
-        tokens = np.empty(len(slot), np.int64)
-        logprobs = np.empty(len(slot), np.float32)
-        for (temperature, top_p, top_k), chosen in self._by_setting(slot):
-            at = slice(None) if len(chosen) == len(slot) else self._tensor(chosen)
-            found, logp = draw(
-                logits, uniforms[at], rows=rows[at], temperature=temperature, top_p=top_p, top_k=top_k
-            )
-            tokens[chosen] = found.cpu().numpy()
-            logprobs[chosen] = logp.cpu().numpy()
+        return uniform(self._tensor(self._seed[slot]), self._tensor(self.count[slot]))
+
+    def by_setting(self, first: int) -> Iterator[tuple[Setting, Ints]]:
+        """Yield each temperature, top-p and top-k with the places, counted from ``first``, of the live samples that have them."""
+        numbers = self._setting[self.slot[first:]]
+        for number in np.unique(numbers).tolist():
+            yield self._settings[number], np.flatnonzero(numbers == number)
+
+    def record(self, first: int, tokens: Ints, logprobs: NDArray[np.float32]) -> None:
+        """Append a token to every live sample from ``first`` on."""
+        slot = self.slot[first:]
         self._ids[slot, self.count[slot]] = tokens
         self._logprobs[slot, self.count[slot]] = logprobs
         self.count[slot] += 1
-        return tokens, np.isfinite(logprobs)
 
     def stopped(self, first: int) -> Flags:
         """Tell which live samples from ``first`` on end with their newest token, by itself or by a text that it completes."""
@@ -166,7 +147,7 @@ class Samples:
         stopped = np.isin(self._ids[slot, self.count[slot] - 1], self._stop_ids)
         for at in np.flatnonzero(self._has_stop_texts[slot] & ~stopped).tolist():
             number = int(slot[at])
-            stopped[at] = self._stop_reached(self.ids(number), self.admission(number).request.sampling.stop)
+            stopped[at] = self._stop_reached(self.ids(number), self.submission(number).request.sampling.stop)
         return stopped
 
     def full(self, first: int) -> Flags:
@@ -174,29 +155,23 @@ class Samples:
         slot = self.slot[first:]
         return self.count[slot] == self._limit[slot]
 
-    def finish(self, slot: int, finish: FinishReason | None) -> Finished:
-        """Return what a sample came to, and free its slot."""
+    def completion(self, slot: int, finish_reason: FinishReason, weights_version: int) -> Completion:
+        """Return what a sample has come to."""
         logprobs = self._logprobs[slot, : self.count[slot]].tolist()
-        return Finished(self.admission(slot), tuple(self.ids(slot)), tuple(logprobs), finish)
+        return Completion(tuple(self.ids(slot)), tuple(logprobs), finish_reason, weights_version)
 
     def leave(self, going: Flags, first: int = 0) -> None:
         """Free the slots of live samples from ``first`` on that do not go on."""
         slot = self.slot[first:]
         for at in slot[~going].tolist():
-            self._admissions[at] = None
+            self._submissions[at] = None
         self.slot = np.concatenate([self.slot[:first], slot[going]])
-
-    def _by_setting(self, slot: Ints) -> Iterator[tuple[Setting, Ints]]:
-        """Yield temperature, top-p and top-k with the places of the samples that have them."""
-        numbers = self._setting[slot]
-        for number in np.unique(numbers).tolist():
-            yield self._settings[number], np.flatnonzero(numbers == number)
 
     def _grow(self, missing: int, length: int) -> None:
         """Have so many slots more, and room for ``length`` tokens in each."""
         more = max(missing, 0)
         longer = max(length - self._ids.shape[1], 0)
-        self._admissions += [None] * more
+        self._submissions += [None] * more
         self._ids = np.pad(self._ids, ((0, more), (0, longer)))
         self._logprobs = np.pad(self._logprobs, ((0, more), (0, longer)))
         self.count = np.pad(self.count, (0, more))

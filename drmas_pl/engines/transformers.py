@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Final
 
@@ -19,10 +18,10 @@ from torch import nn
 from drmas_pl.chat import end_token_ids
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.decode_check import check_architecture, make_runner
-from drmas_pl.engines.decoding import RunningBatch
+from drmas_pl.engines.decoding import Ended, RunningBatch
 from drmas_pl.engines.limits import remaining_tokens, usable_context
 from drmas_pl.engines.model_runner import ModelRunner
-from drmas_pl.engines.samples import Admission, Finished
+from drmas_pl.engines.samples import Submission
 from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.engines.weights_copy import WeightsCopy
 from drmas_pl.errors import ConfigError, EngineError
@@ -37,17 +36,6 @@ _JOINING_SHARE: Final = 8
 _MAX_DELAY: Final = 8
 # decode steps of one call of step()
 _MAX_STEPS: Final = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Submitted(Admission):
-    """A request with its future."""
-
-    future: Future[Completion]
-
-    @property
-    def given_up(self) -> bool:
-        return self.future.cancelled()
 
 
 class TransformersEngine(Engine):
@@ -112,8 +100,8 @@ class TransformersEngine(Engine):
         self._stop_texts = StopStringMatcher(tokenizer)
         self.reuse_prefixes = reuse_prefixes
         # from any thread, not yet looked at; what waits, sorted
-        self._arrived: deque[_Submitted] = deque()
-        self._waiting: list[_Submitted] = []
+        self._arrived: deque[Submission] = deque()
+        self._waiting: list[Submission] = []
         self._lock = RLock()
         self._delay = 0
         self._batch: RunningBatch | None = None
@@ -146,7 +134,7 @@ class TransformersEngine(Engine):
         except EngineError as error:
             future.set_exception(error)
             return future
-        self._arrived.append(_Submitted(request, limit, future))
+        self._arrived.append(Submission(request, limit, future))
         return future
 
     @property
@@ -199,7 +187,7 @@ class TransformersEngine(Engine):
         self.sleep()
 
     @property
-    def _running(self) -> list[Admission]:
+    def _running(self) -> list[Submission]:
         return [] if self._batch is None else self._batch.running
 
     def _step(self) -> None:
@@ -227,7 +215,7 @@ class TransformersEngine(Engine):
         # samples of a task beside each other, whatever the order of arrival: what is computed is then the same in every run
         self._waiting.sort(key=lambda waiting: waiting.request.order)
         if self._batch is not None:
-            self._batch.drop(_is_given_up)
+            self._batch.drop(lambda submission: submission.given_up)
 
     def _advance(self) -> None:
         """Admit what waits and has room, and decode until a request ends or the next ones may join."""
@@ -248,7 +236,7 @@ class TransformersEngine(Engine):
             if self._resolve(batch.decode()):
                 return
 
-    def _admit(self, batch: RunningBatch, joining: Sequence[_Submitted]) -> Sequence[Finished]:
+    def _admit(self, batch: RunningBatch, joining: Sequence[Submission]) -> Sequence[Ended]:
         running = len(batch)
         try:
             return batch.admit(joining)
@@ -263,20 +251,16 @@ class TransformersEngine(Engine):
         """Tell whether so many requests shall be admitted now."""
         return fitting > 0 and (fitting * _JOINING_SHARE >= running or self._delay >= _MAX_DELAY)
 
-    def _resolve(self, finished: Sequence[Finished]) -> bool:
+    def _resolve(self, ended: Sequence[Ended]) -> bool:
         """Resolve the futures of what has ended; return whether there was any."""
-        for sample in finished:
-            submitted = sample.admission
-            assert isinstance(submitted, _Submitted)
-            if not submitted.future.set_running_or_notify_cancel():
+        for submission, completion in ended:
+            if not submission.future.set_running_or_notify_cancel():
                 continue
-            if sample.finish is None:
-                submitted.future.set_exception(EngineError(_NOT_FINITE))
-                continue
-            submitted.future.set_result(
-                Completion(sample.ids, sample.logprobs, sample.finish, self.weights_version)
-            )
-        return bool(finished)
+            if completion is None:
+                submission.future.set_exception(EngineError(_NOT_FINITE))
+            else:
+                submission.future.set_result(completion)
+        return bool(ended)
 
     def _abort(self, error: Exception, *, running: bool = False) -> None:
         """Fail what is running, and unless only ``running``, what waits; the cache may hold anything, so it goes as well."""
@@ -332,21 +316,16 @@ class TransformersEngine(Engine):
                 store=self.reuse_prefixes,
             )
         self._batch.runner = self._runner
+        self._batch.weights_version = self.weights_version
 
 
 _NOT_FINITE: Final = "the policy's logits are not finite, so nothing can be sampled; its weights are damaged, go back to a checkpoint"
 
 
-def _is_given_up(admission: Admission) -> bool:
-    assert isinstance(admission, _Submitted)
-    return admission.given_up
-
-
-def _fail(admissions: Iterable[Admission], error: Exception) -> None:
-    for admission in admissions:
-        assert isinstance(admission, _Submitted)
-        if admission.future.set_running_or_notify_cancel():
-            admission.future.set_exception(error)
+def _fail(submissions: Iterable[Submission], error: Exception) -> None:
+    for submission in submissions:
+        if submission.future.set_running_or_notify_cancel():
+            submission.future.set_exception(error)
 
 
 def is_sharded(policy: nn.Module) -> bool:
