@@ -77,7 +77,8 @@ class Walk:
                 self.note_stack(frame)
         elif code.co_filename == "<string>" and code.co_name == "__init__":
             kind = type(frame.f_locals.get("self"))
-            if is_dataclass(kind) and kind.__module__.startswith("drmas_pl."):
+            package, *rest = kind.__module__.split(".")
+            if is_dataclass(kind) and package == "drmas_pl" and "kernels" not in rest:
                 self.made.add(kind)
 
     def note_stack(self, frame: FrameType | None) -> None:
@@ -89,7 +90,7 @@ class Walk:
             frame = frame.f_back
 
     def carriers(self) -> set[str]:
-        """Return the data classes that were made and hold token ids, or hold such a class."""
+        """Return the data classes, those of kernels apart, that were made and hold token ids, or hold such a class."""
         found: set[str] = set()
         while True:
             more = {kind.__name__ for kind in self.made if _carries(kind, found)} - found

@@ -211,7 +211,12 @@ class RunningBatch:
             completion = None
             if fine[at]:
                 reason: FinishReason = "stop" if stopped[at] else "length"
-                completion = self._samples.completion(number, reason, self.weights_version)
+                completion = Completion(
+                    tuple(self._samples.ids(number)),
+                    tuple(self._samples.logprobs(number)),
+                    reason,
+                    self.weights_version,
+                )
             ended.append((self._samples.submission(number), completion))
         self._let_go(going, plan.row + first_row, first)
         return ended

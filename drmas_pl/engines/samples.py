@@ -17,7 +17,6 @@ from torch import Tensor
 from drmas_pl.engines.sampling import uniform
 from drmas_pl.kernels.blocks import BLOCK
 from drmas_pl.kernels.branching import Ints
-from drmas_pl.parsing import FinishReason
 from drmas_pl.types import Completion, GenerationRequest
 
 Flags = NDArray[np.bool_]
@@ -155,10 +154,10 @@ class Samples:
         slot = self.slot[first:]
         return self.count[slot] == self._limit[slot]
 
-    def completion(self, slot: int, finish_reason: FinishReason, weights_version: int) -> Completion:
-        """Return what a sample has come to."""
-        logprobs = self._logprobs[slot, : self.count[slot]].tolist()
-        return Completion(tuple(self.ids(slot)), tuple(logprobs), finish_reason, weights_version)
+    def logprobs(self, slot: int) -> list[float]:
+        """Return their log-probabilities."""
+        found: list[float] = self._logprobs[slot, : self.count[slot]].tolist()
+        return found
 
     def leave(self, going: Flags, first: int = 0) -> None:
         """Free the slots of live samples from ``first`` on that do not go on."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from drmas_pl.trainer.keyboard import KeyReader
 from drmas_pl.trainer.progress import RunProgress
-from drmas_pl.trainer.terminal import conversation_text, progress_line, run_panel, validation_line
+from drmas_pl.trainer.terminal import progress_line, run_panel, validation_line
 
 log = logging.getLogger(__name__)
 KEYS = "c  last conversation     Ctrl-C  save and stop"
@@ -134,7 +134,7 @@ class LiveDisplay:
         if played is None:
             self._console.print("no conversation yet")
         else:
-            self._console.print(conversation_text(played, self._progress.agents))
+            self._console.print(played())
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-from drmas_pl.types import Trajectory
 
 # Newest iterations over which their time is averaged.
 LATEST: Final = 10
@@ -37,7 +35,7 @@ class RunProgress:
         best_at: Iteration of the best sampled validation after training began.
         tokens_per_second: Sampled tokens of the newest rollout for each second of it.
         causes: What kept the newest iteration from learning, a few words each.
-        conversation: A trajectory of the newest rollout.
+        conversation: Returns a trajectory of the newest rollout, to be printed; None before the first.
         trends: Newest values of metrics that a trend is shown of.
     """
 
@@ -58,7 +56,7 @@ class RunProgress:
     best_at: int | None = None
     tokens_per_second: float | None = None
     causes: Sequence[str] = ()
-    conversation: Trajectory | None = None
+    conversation: Callable[[], Any] | None = None
     trends: Mapping[str, Sequence[float]] = field(default_factory=dict)
     _iteration_began: float | None = None
     _iteration_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
@@ -12,6 +13,7 @@ from drmas_pl.rollout.dynamic_sampling import RolloutBatch
 from drmas_pl.trainer.displays import Display, choose_display
 from drmas_pl.trainer.lightning_api import TrainerProperties
 from drmas_pl.trainer.progress import RunProgress
+from drmas_pl.trainer.terminal import conversation_text
 from drmas_pl.types import Trajectory
 
 
@@ -78,7 +80,8 @@ class ProgressBar(Callback):
             seconds = now - (began or self._rollout_began)
             self._progress.tokens_per_second = sampled_tokens(rollout.trajectories) / max(seconds, 1e-9)
             self._rollout_ended = now
-            self._progress.conversation = next(iter(rollout.trajectories), None)
+            for trajectory in rollout.trajectories[:1]:
+                self._progress.conversation = partial(conversation_text, trajectory, self._progress.agents)
         self._enter("grade")
 
     def on_update_start(self, trainer: TrainerProperties, pl_module: Any, batch: Any, iteration: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from drmas_pl.parsing import Parsed
 from drmas_pl.trainer.progress import RunProgress
+from drmas_pl.trainer.terminal import conversation_text
 from drmas_pl.types import Task, Trajectory, Turn
 
 AGENTS = ("verifier", "search", "answer")
@@ -59,7 +62,7 @@ def running(agents: tuple[str, ...] = AGENTS) -> RunProgress:
         progress.end_iteration(17 + step, own, 82.0 + 2 * step)
     progress.tokens_per_second = 2345.6
     progress.enter("update search, 2 of 3", 97.0)
-    progress.conversation = conversation()
+    progress.conversation = partial(conversation_text, conversation(), progress.agents)
     return progress
 
 

@@ -75,7 +75,7 @@ def test_a_run_is_shown_phase_by_phase(tmp_path: Path, recorders: list[Recorder]
     progress = recorder.progress
     assert progress.total == 1 and progress.iteration == 1 and progress.validated_at == 1
     assert progress.tokens_per_second and progress.tokens_per_second > 0
-    assert progress.conversation is not None and progress.conversation.turns
+    assert progress.conversation is not None and progress.conversation()
     assert "train/reward" in progress.metrics and progress.title.endswith("seed 0  cpu")
 
 
