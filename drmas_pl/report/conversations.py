@@ -199,7 +199,7 @@ def _outcome(record: Mapping[str, Any]) -> int:
 def _compact(
     record: Mapping[str, Any], phase: str, iteration: int, names: list[str]
 ) -> tuple[dict[str, Any], str]:
-    """Return a trajectory's index entry and its body: cause, metrics and turns."""
+    """Return a trajectory's index entry and its body: cause, metrics, turns, rewards of single agents, and candidates of a tree."""
     turns = record.get("turns") or []
     flags = spoke = tokens = 0
     for turn in turns:
@@ -232,7 +232,9 @@ def _compact(
         _compact_turn(turn, names, new="" if observed[place] == observed[place + 1] else observed[place + 1])
         for place, turn in enumerate(turns)
     ]
-    return row, to_json([record.get("cause"), metrics, said])
+    rewards = [[name, _round(value)] for name, value in (record.get("rewards") or {}).items()]
+    candidates = [_compact_turn(turn, names, new="") for turn in record.get("candidates") or ()]
+    return row, to_json([record.get("cause"), metrics, said, rewards, candidates])
 
 
 def _compact_turn(turn: Mapping[str, Any], names: list[str], *, new: str) -> list[Any]:
@@ -266,7 +268,9 @@ def _compact_turn(turn: Mapping[str, Any], names: list[str], *, new: str) -> lis
         logprobs,
         int(bool(turn.get("prompt_truncated"))),
         _round(turn.get("own_reward") or 0.0),
-        [names.index(name) for name in turn.get("moved_with") or () if name in names],
+        turn.get("move"),
+        turn.get("index"),
+        turn.get("candidate"),
     ]
 
 

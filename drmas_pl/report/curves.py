@@ -58,8 +58,8 @@ BY_AGENT: Final = (
     ("grad_norm", "Gradient norm before clipping", "stable, no spikes", False),
     (
         "amplification_global",
-        "λ that a global baseline would cause",
-        "far from 1: normalise per agent",
+        "λ with a global baseline",
+        "near 1, or normalise per agent",
         False,
     ),
     ("amplification", "λ of this run's normaliser", "1 for dr_mas", False),
@@ -68,7 +68,8 @@ BY_AGENT: Final = (
     ("valid", "Valid responses", "towards 100 %", True),
     ("groups_all_equal", "Groups without signal", "below 80 %", True),
     ("mismatch", "Trainer–engine mismatch, nats", "below 0.02", False),
-    ("reward_mean", "Reward of the agent's turns", "rises", False),
+    ("reward_mean", "Credit of the agent's turns", "rises", False),
+    ("reward", "Reward paid to the agent itself", "rises, or stays in a zero-sum game", False),
     ("kl", "KL to the reference, nats", "below 0.5", False),
 )
 TEAM: Final = (
@@ -158,4 +159,5 @@ def _sources(run: RunFiles) -> list[Chart]:
             for code, name in enumerate(list(names)[:MAX_SOURCES])
         ]
         charts.append(Chart("source", f"Success by data source, {LABELS[phase]}", "rises", True, series))
-    return [chart for chart in charts if chart.series][:1]
+    # of a single source it would be the curve of success once more
+    return [chart for chart in charts if len(chart.series) > 1][:1]

@@ -95,10 +95,12 @@ def describe_run(run: RunFiles, talk: Conversations) -> dict[str, Any]:
         "planned": run.planned,
         "metric": run.summary.get("metric", "success"),
         "minutes": _minutes(run),
+        "words": _words(str(run.summary.get("metric", ""))),
         "memory": run.summary.get("peak_rss_mb"),
         "agents": list(agents),
         "outcomes": outcomes,
-        "calls": _calls(run, agents),
+        "calls": _ends(run, agents, "calls"),
+        "paid": _ends(run, agents, "reward"),
         "health": find_health(run, agents, talk.statistics, outcomes),
         "charts": find_charts(run, agents),
         "graphs": [
@@ -166,15 +168,22 @@ def _stages(run: RunFiles) -> list[list[Any]]:
     ]
 
 
-def _calls(run: RunFiles, agents: Sequence[str]) -> list[list[float] | None]:
-    """Return each agent's calls per trajectory at both ends of the run, of evaluations where there are two."""
+def _ends(run: RunFiles, agents: Sequence[str], metric: str) -> list[list[float] | None]:
+    """Return a metric of each agent at both ends of the run, of evaluations where there are two."""
     ends: list[list[float] | None] = []
     for agent in agents:
-        points = run.series(f"validation/{agent}/calls")
+        points = run.series(f"validation/{agent}/{metric}")
         if len(points) < 2:
-            points = run.series(f"train/{agent}/calls")
+            points = run.series(f"train/{agent}/{metric}")
         ends.append([round(points[0][1], 4), round(points[-1][1], 4)] if points else None)
     return ends
+
+
+def _words(metric: str) -> dict[str, str]:
+    """Return what success and its absence are called: an answer is right or wrong, a game is won or not."""
+    if metric.rpartition("_")[2] == "won":
+        return {"right": "won", "wrong": "not won"}
+    return {"right": "right", "wrong": "wrong"}
 
 
 def _has_episodes(statistics: dict[str, dict[int, TrajectoryStatistics]], phase: str) -> bool:

@@ -74,8 +74,8 @@ class TrajectoryStatistics:
         episodes: Trajectories that did not fail.
         failed: Trajectories that did.
         causes: Why they failed.
-        edges: How often one agent, or the start, was followed by another, or the end; each of several that moved at once by each of the
-            next.
+        edges: How often one move, or the start, was followed by another, or the end. A move has the name of its agent; one of several
+            agents at once has all their names, such as ``first + second`` or ``solver ×4``.
         agents: Counts of each agent's turns.
         length: Sampled tokens against the reward.
         apart: Trajectories whose reward is not their success.
@@ -101,9 +101,7 @@ class TrajectoryStatistics:
         turns = record.get("turns") or []
         success = bool(record.get("success"))
         reward = float(record.get("reward") or 0.0)
-        moves = [[START], *_moves(turns), [RIGHT if success else WRONG]]
-        for earlier, later in itertools.pairwise(moves):
-            self.edges.update(itertools.product(earlier, later))
+        self.edges.update(itertools.pairwise([START, *_moves(turns), RIGHT if success else WRONG]))
         for turn in turns:
             self.agents.setdefault(str(turn["agent"]), AgentCounts()).add(turn)
         tokens = sum(len(turn.get("response_ids") or turn.get("text", "")) for turn in turns)
@@ -117,8 +115,12 @@ class TrajectoryStatistics:
         return [[start, end, count / self.episodes] for (start, end), count in ranked]
 
 
-def _moves(turns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the agents of each move; in old recordings each turn is one."""
+def _moves(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the name of each move; in old recordings each turn is one."""
     places = enumerate(turns)
     by_move = itertools.groupby(places, key=lambda item: item[1].get("move", f"turn {item[0]}"))
-    return [[str(turn["agent"]) for _, turn in move] for _, move in by_move]
+    return [_move_name(Counter(str(turn["agent"]) for _, turn in move)) for _, move in by_move]
+
+
+def _move_name(agents: Counter[str]) -> str:
+    return " + ".join(name if count == 1 else f"{name} ×{count}" for name, count in sorted(agents.items()))

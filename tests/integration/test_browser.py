@@ -123,6 +123,18 @@ def rich_run(folder: Path) -> Path:
     )
 
 
+def tree_run(folder: Path) -> Path:
+    """Write a run of one training trajectory with two candidates for each of its first two turns."""
+    candidates = [
+        turn(agent, f"{agent} {number}", index=place, candidate=number, advantage=float(number) - 0.5)
+        for place, agent in enumerate(("solver", "verifier"))
+        for number in range(2)
+    ]
+    chosen = [candidates[1], candidates[2], turn("solver", "alone", index=2, advantage=0.25)]
+    played = trajectory("t0", chosen, success=True, phase="train", iteration=1) | {"candidates": candidates}
+    return write_folder(folder, trajectories=[played], config=team_config())
+
+
 def page_of(folder: Path, **settings: Any) -> Path:
     path = folder / "report.html"
     write_page([folder], path, **settings)
@@ -183,7 +195,7 @@ def test_filters_views_and_keys(tmp_path: Path, visit: Callable[..., Any]) -> No
         page.keyboard.press(key)
         assert page.locator(".row[aria-selected=true]").get_attribute("aria-posinset") == str(place)
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.placeholder") == "anywhere in a conversation"
+    assert page.evaluate("document.activeElement.placeholder") == "said or observed"
     page.keyboard.type("jjk")
     assert page.get_by_label("text", exact=True).input_value() == "jjk"
 
@@ -207,11 +219,107 @@ def test_text_of_a_model_stays_text(tmp_path: Path, visit: Callable[..., Any]) -
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_can_be_read(scheme: str, tmp_path: Path, visit: Callable[..., Any]) -> None:
+    """Contrast AA in every view, of findings too."""
     page = visit(page_of(rich_run(tmp_path / "run")), scheme=scheme)
     page.wait_for_selector(".row")
     page.get_by_label("responses", exact=True).select_option(label="one not trained")
-    ratio, place = page.evaluate(CONTRAST)
-    assert ratio >= 4.5, f"{place} has a contrast of {ratio:.2f}"
+    pages = [page]
+    for write in (tree_run, write_empty_responses, write_paid_length):
+        pages.append(visit(page_of(write(tmp_path / write.__name__)), scheme=scheme))
+        pages[-1].wait_for_selector("#conversations")
+    pages[1].keyboard.press("4")
+    for shown in pages:
+        ratio, place = shown.evaluate(CONTRAST)
+        assert ratio >= 4.5, f"{place} has a contrast of {ratio:.2f}"
+
+
+def test_turns_at_once_stand_beside_each_other_and_are_one_node(
+    tmp_path: Path, visit: Callable[..., Any]
+) -> None:
+    said = [("solver", 0), ("verifier", 0), ("solver", 1), ("verifier", 1)]
+    turns = [turn(name, f"{name} in round {move}", move=move) for name, move in said]
+    played = trajectory("t0", turns, success=False) | {"rewards": {"solver": 1.0, "verifier": -1.0}}
+    folder = write_folder(
+        tmp_path / "run", trajectories=[played], config=team_config(), summary={"metric": "first_won"}
+    )
+    page = visit(page_of(folder))
+    page.wait_for_selector(".row")
+    assert page.locator(".at-once").count() == 2
+    left, right = (
+        page.locator(".at-once").first.locator(".turn").nth(place).bounding_box() for place in (0, 1)
+    )
+    assert left["y"] == right["y"] and left["x"] + left["width"] <= right["x"]
+    assert "reward 0, solver 1.00, verifier -1.00, 4 turns" in page.locator(".dialogue h3").inner_text()
+    assert page.locator(".row .badge").inner_text() == "✗ not won"
+    said_by_graph = page.locator("svg.graph").get_attribute("aria-label")
+    assert "start to solver + verifier 1.00" in said_by_graph
+    assert "solver + verifier to solver + verifier 1.00" in said_by_graph
+    assert page.locator("svg.graph rect.node").count() == 3
+
+
+def test_candidates_of_a_tree_are_shown_as_a_tree(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    page = visit(page_of(tree_run(tmp_path / "run")))
+    page.wait_for_selector(".row")
+    page.get_by_role("tab", name="Tree").click()
+    levels = [page.locator(".dialogue > .tree" + " > li > .tree" * depth) for depth in range(4)]
+    assert [level.count() for level in levels] == [1, 1, 1, 0]
+    labels = [level.locator("> li > .label").all_inner_texts() for level in levels[:3]]
+    assert labels == [
+        ["candidate 1 of 2", "candidate 2 of 2, chosen"],
+        ["candidate 1 of 2, chosen", "candidate 2 of 2"],
+        ["sampled alone"],
+    ]
+    assert page.locator(".tree > .chosen > .turn pre[aria-label=response]").all_inner_texts() == [
+        "solver 1",
+        "verifier 0",
+        "alone",
+    ]
+    assert page.locator(".tree .chip.neg").all_inner_texts() == ["advantage −0.50"] * 2
+
+
+def test_everything_is_reached_with_the_keyboard(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    """Tab walks through all controls, each shows that it has the focus, and a filter is chosen and a view opened by keys alone."""
+    page = visit(page_of(rich_run(tmp_path / "run")))
+    page.wait_for_selector(".row")
+    controls = page.locator("a[href], button, input, select, summary, [tabindex='0']")
+    visible = [place for place in range(controls.count()) if controls.nth(place).is_visible()]
+    reached, invisible = set(), []
+    for _ in range(2 * len(visible)):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => {
+              const all = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
+              const node = document.activeElement;
+              return [all.indexOf(node), getComputedStyle(node).outlineStyle];
+            }"""
+        )
+        if name in reached or name < 0:
+            break
+        reached.add(name)
+        invisible += [name] if outline == "none" else []
+    assert reached == set(visible) and not invisible
+
+    page.get_by_label("outcome", exact=True).focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    wait_until(lambda: count_of(page) == 12)
+    page.get_by_role("tab", name="Before and after").focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".dialogue").count() == 2
+
+
+def test_on_a_phone_the_graph_stands_upright_and_can_be_read(
+    tmp_path: Path, visit: Callable[..., Any]
+) -> None:
+    page = visit(page_of(rich_run(tmp_path / "run")), width=390)
+    graph = page.locator("svg.graph").first
+    box = graph.bounding_box()
+    assert box["height"] > box["width"]
+    heights = graph.evaluate(
+        "(node) => [...node.querySelectorAll('text')].map((text) => text.getBoundingClientRect().height)"
+    )
+    ticks = page.locator("svg .tick").first.evaluate("(node) => node.getBoundingClientRect().height")
+    assert min(heights) > 11 and ticks > 11
 
 
 @pytest.mark.parametrize("width", [1280, 390])

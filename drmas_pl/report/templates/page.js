@@ -9,7 +9,10 @@ const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 4", "1 2", "5 2 1 2 1 2"];
 const OUTCOMES = ["right", "wrong", "truncated", "failed"];
 const SIGNS = { right: "✓", wrong: "✗", truncated: "⧖", failed: "!" };
 const INVALID = 1, EMPTY = 2, CUT = 4, UNTRAINED = 8;
-const ROW_HEIGHT = 58;
+const ROW_HEIGHT = 76;
+// of a graph: edges, and letters of a name
+const MOST_EDGES = 24, MOST_LETTERS = 16;
+const NARROW = matchMedia("(max-width: 760px)");
 const SVG = "http://www.w3.org/2000/svg";
 
 // ---------------------------------------------------------------- elements
@@ -52,7 +55,17 @@ function short(value) {
   return value.toExponential(1);
 }
 
+function counted(number, one, several = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : several}`;
+}
+
+function duration(minutes) {
+  if (minutes < 2) return `${(60 * minutes).toFixed(0)} s`;
+  return minutes < 120 ? `${minutes.toFixed(1)} min` : `${(minutes / 60).toFixed(1)} h`;
+}
+
 function signed(value, digits = 2) {
+  if (value === 0) return "0";
   return (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
 }
 
@@ -63,6 +76,11 @@ function table(head, rows, numeric = []) {
     el("table", {},
       el("thead", {}, el("tr", {}, head.map((value, place) => cell("th", value, place)))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((value, place) => cell("td", value, place)))))));
+}
+
+/** A setting's name that may be broken behind its dots and underscores. */
+function breakable(name) {
+  return name.split(/(?<=[._])/).flatMap((part) => [part, el("wbr")]);
 }
 
 function section(title, id, ...children) {
@@ -102,12 +120,15 @@ function agentMark(agent) {
 function drawHead() {
   const head = document.getElementById("head");
   const run = data.runs[0];
-  const played = run.planned && !run.finished ? `${run.iteration} of ${run.planned} iterations` : `${run.iteration} iterations`;
+  const played = run.planned && !run.finished ? `${run.iteration} of ${run.planned} iterations` : counted(run.iteration, "iteration");
+  const preset = run.preset.filter(Boolean).join(" · ");
+  const metric = run.metric === "success" ? "" : `, success = ${run.metric}`;
   const memory = run.memory ? `, peak memory ${(run.memory / 1024).toFixed(1)} GB` : "";
   const line = several
     ? `${data.runs.map((one) => one.name).join(" · ")}`
-    : `${[...run.preset].filter(Boolean).join(" · ")} — ${played}, ${run.minutes.toFixed(1)} min${memory}, success = ${run.metric}`;
+    : `${preset}${preset ? " — " : ""}${played}, ${duration(run.minutes)}${memory}${metric}`;
   head.append(el("h1", {}, data.title), el("p", { class: "muted" }, line, ` — page of ${data.made}`));
+  return head;
 }
 
 function intervalText(score) {
@@ -118,25 +139,37 @@ function changeText(before, after) {
   return before === null ? percent(after[0]) : `${percent(before[0])} → ${percent(after[0])}`;
 }
 
-function outcomeTile(outcome) {
+function outcomeTile(outcome, words) {
   const lines = [];
   if (outcome.before) {
     const points = 100 * (outcome.after[0] - outcome.before[0]);
-    lines.push(`${signed(points, 1)} points, 95 % ${intervalText(outcome.before)} → ${intervalText(outcome.after)}`);
+    lines.push(`${signed(points, 1)} points`);
+    if (intervalText(outcome.after)) lines.push(`95 %: ${intervalText(outcome.before)} → ${intervalText(outcome.after)}`);
   } else {
-    lines.push(`one evaluation so far, 95 % ${intervalText(outcome.after)}`);
+    lines.push("one evaluation so far");
+    if (intervalText(outcome.after)) lines.push(`95 %: ${intervalText(outcome.after)}`);
   }
-  if (outcome.tasks) lines.push(`${outcome.tasks} tasks, iterations ${outcome.iterations.join(" → ")}`);
-  if (outcome.changed) lines.push(`wrong → right ${outcome.changed[0]}, right → wrong ${outcome.changed[1]}`);
+  if (outcome.tasks) lines.push(`${counted(outcome.tasks, "task")}, iterations ${outcome.iterations.join(" → ")}`);
+  const { right, wrong } = words;
+  if (outcome.changed) lines.push(`${wrong} → ${right} ${outcome.changed[0]}, ${right} → ${wrong} ${outcome.changed[1]}`);
   return el("div", { class: "card tile" },
     el("b", {}, changeText(outcome.before, outcome.after)), el("span", {}, outcome.label),
     lines.map((line) => el("div", { class: "muted small" }, line)));
 }
 
+/** A number of every agent, before and after. */
+function agentsTile(run, label, values) {
+  if (!values.some(Boolean)) return null;
+  const rows = run.agents.map((agent, place) => values[place] && el("tr", {},
+    el("th", { scope: "row" }, agentMark(place), agent),
+    el("td", { class: "number" }, values[place][0].toFixed(2)), el("td", {}, "→"),
+    el("td", { class: "number" }, el("strong", {}, values[place][1].toFixed(2)))));
+  return el("div", { class: "card tile" }, el("table", { class: "plain" }, el("caption", {}, label), el("tbody", {}, rows)));
+}
+
 function drawOutcome(run) {
-  const calls = run.agents.map((agent, place) => run.calls[place] && el("div", { class: `card tile b${place % COLOURS}` },
-    el("b", {}, run.calls[place].map((value) => value.toFixed(2)).join(" → ")), el("span", {}, `calls of ${agent}`)));
-  const tiles = [...run.outcomes.map(outcomeTile), ...calls].filter(Boolean);
+  const tiles = [...run.outcomes.map((outcome) => outcomeTile(outcome, run.words)),
+    agentsTile(run, "calls per trajectory", run.calls), agentsTile(run, "reward paid to the agent itself", run.paid)].filter(Boolean);
   const body = tiles.length ? tiles : el("p", { class: "muted" }, "Nothing was scored so far.");
   return el("section", { id: idOf("outcome", run), "aria-label": "Outcome, before → after", class: "grid tiles" }, body);
 }
@@ -163,7 +196,7 @@ function niceTicks(low, high) {
 
 /** One picture. Each series has label, colour, code and points. */
 function drawChart(chart, series) {
-  const width = 320, height = 178, left = 44, right = 10, top = 8, bottom = 22;
+  const width = 264, height = 164, left = 46, right = 8, top = 8, bottom = 22;
   const points = series.flatMap((one) => one.points);
   const xs = points.map((point) => point[0]);
   const ys = points.map((point) => point[1]);
@@ -182,7 +215,7 @@ function drawChart(chart, series) {
   for (const tick of ticks) {
     picture.append(
       svg("line", { class: "rule", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }),
-      svg("text", { class: "tick", x: left - 5, y: y(tick) + 3.5, "text-anchor": "end" },
+      svg("text", { class: "tick", x: left - 5, y: y(tick) + 4, "text-anchor": "end" },
         chart.share ? percent(tick, 0) : short(tick)));
   }
   picture.append(
@@ -225,7 +258,7 @@ function drawChart(chart, series) {
       svg("line", { class: `curve s${one.colour}`, x1: 0, x2: 30, y1: 6, y2: 6,
         "stroke-dasharray": DASHES[one.code % DASHES.length] || null }),
       marker(one.code, 15, 6, one.colour, 3)),
-    one.label, values[place])));
+    el("span", {}, one.label), values[place])));
   return el("figure", { class: "card" },
     el("h3", {}, chart.title), el("div", { class: "muted small" }, `healthy: ${chart.healthy}`), picture, legend);
 }
@@ -248,75 +281,113 @@ function drawCharts() {
 
 // ---------------------------------------------------------------- the team as a graph
 
-function layout(names, width, height) {
-  const inner = names.filter((name) => !["start", "right", "wrong"].includes(name));
-  const place = { start: [52, height / 2], right: [width - 52, height * 0.22], wrong: [width - 52, height * 0.78] };
+/** Agents of a move: several that move at once share a node. Its lines are labels with the position of the agent. */
+function readMove(name, run) {
+  if (run.agents.includes(name)) return [[name, run.agents.indexOf(name)]];
+  if (["start", "right", "wrong"].includes(name)) return [[SIGNS[name] ? `${SIGNS[name]} ${run.words[name]}` : name, -1]];
+  return name.split(" + ").map((part) => [part, run.agents.indexOf(part.replace(/ ×\d+$/, ""))]);
+}
+
+/** Places of the nodes: from start to outcome along the longer side, agents to and fro on their way. */
+function layout(nodes, run, narrow) {
+  const ends = ["start", "right", "wrong"];
+  const order = (name) => readMove(name, run)[0][1];
+  const inner = nodes.filter((name) => !ends.includes(name)).sort((a, b) => order(a) - order(b));
+  const tall = Math.max(1, ...inner.map((name) => readMove(name, run).length));
+  const [length, breadth] = narrow ? [210 + inner.length * (60 + 26 * tall), 340] : [640, Math.max(250, 170 + 30 * tall)];
+  const [head, tail] = narrow ? [30, 30] : [58, 58];
+  const place = { start: [head, 0.5], right: [length - tail, narrow ? 0.22 : 0.2], wrong: [length - tail, narrow ? 0.78 : 0.8] };
   inner.forEach((name, number) => {
-    const share = inner.length === 1 ? 0.5 : number / (inner.length - 1);
-    const level = inner.length === 1 ? 0.5 : [0.22, 0.78][number % 2];
-    place[name] = [180 + (width - 390) * share, height * level];
+    const along = inner.length === 1 ? 0.5 : number / (inner.length - 1);
+    const [first, last] = narrow ? [100 + 13 * tall, length - 100 - 13 * tall] : [180, length - 190];
+    place[name] = [first + (last - first) * along, inner.length === 1 ? 0.5 : [0.24, 0.76][number % 2]];
   });
-  return place;
+  for (const name of Object.keys(place)) {
+    const [along, across] = place[name];
+    place[name] = narrow ? [across * breadth, along] : [along, across * breadth];
+  }
+  return { place, width: narrow ? breadth : length, height: narrow ? length : breadth };
 }
 
 /** Where the line from a point to a node's centre enters the node. */
-function border([cx, cy], [fx, fy], halfWidth, halfHeight) {
+function border([cx, cy], [fx, fy], [halfWidth, halfHeight]) {
   const dx = fx - cx, dy = fy - cy;
   const scale = 1 / Math.max(Math.abs(dx) / halfWidth, Math.abs(dy) / halfHeight, 1e-6);
   return [cx + dx * scale, cy + dy * scale];
 }
 
+/** Path of an edge, its head, and places for its label, the best first. */
+function route(a, b, sizeA, sizeB, middleY) {
+  if (a === b && NARROW.matches) {
+    const x = a[0] + sizeA[0];
+    return {
+      path: `M${x},${a[1] - 12} C${x + 38},${a[1] - 34} ${x + 38},${a[1] + 34} ${x + 6},${a[1] + 12}`,
+      tip: [x, a[1] + 12], angle: Math.PI - 0.4, labels: [[x + 30, a[1]]],
+    };
+  }
+  if (a === b) {
+    const up = a[1] < middleY + 1 ? -1 : 1;
+    const y = a[1] + up * sizeA[1];
+    return {
+      path: `M${a[0] - 18},${y} C${a[0] - 40},${y + up * 38} ${a[0] + 40},${y + up * 38} ${a[0] + 18},${y + up * 6}`,
+      tip: [a[0] + 18, y], angle: Math.atan2(-up, -0.4), labels: [[a[0], y + up * 28], [a[0] + 44, y + up * 16]],
+    };
+  }
+  const dx = b[0] - a[0], dy = b[1] - a[1], far = Math.hypot(dx, dy);
+  const bend = 20 + far * 0.08;
+  const control = [(a[0] + b[0]) / 2 - dy / far * bend, (a[1] + b[1]) / 2 + dx / far * bend];
+  const start = border(a, control, sizeA);
+  const tip = border(b, control, [sizeB[0] + 1, sizeB[1] + 1]);
+  const angle = Math.atan2(tip[1] - control[1], tip[0] - control[0]);
+  const end = [tip[0] - 9 * Math.cos(angle), tip[1] - 9 * Math.sin(angle)];
+  const at = (t) => [0, 1].map((axis) => (1 - t) ** 2 * start[axis] + 2 * t * (1 - t) * control[axis] + t * t * end[axis]);
+  return { path: `M${start} Q${control} ${end}`, tip, angle, labels: [0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78].map(at) };
+}
+
 function drawGraph(run, view) {
-  const width = 640, height = 250, halfWidth = 46, halfHeight = 17;
-  const names = [...new Set(["start", ...run.agents, "right", "wrong"])]
-    .filter((name) => view.edges.some((edge) => edge[0] === name || edge[1] === name));
-  const place = layout(names, width, height);
-  const most = Math.max(...view.edges.map((edge) => edge[2]));
+  const strongest = view.edges.slice(0, MOST_EDGES);
+  const nodes = [...new Set(["start", ...run.agents, ...strongest.flatMap((edge) => edge.slice(0, 2)), "right", "wrong"])]
+    .filter((name) => strongest.some((edge) => edge[0] === name || edge[1] === name));
+  const { place, width, height } = layout(nodes, run, NARROW.matches);
+  const size = Object.fromEntries(nodes.map((name) => {
+    const lines = readMove(name, run);
+    const letters = Math.max(...lines.map(([label]) => Math.min(label.length, MOST_LETTERS)));
+    return [name, [Math.max(36, 5 + 4.3 * letters + (lines[0][1] < 0 ? 0 : 9)), 5 + 12 * lines.length]];
+  }));
+  const most = Math.max(...strongest.map((edge) => edge[2]));
   const said = view.edges.map(([from, to, rate]) => `${from} to ${to} ${rate.toFixed(2)}`).join("; ");
   const picture = svg("svg",
     { class: "graph", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Calls per trajectory: ${said}` });
+  const taken = nodes.map((name) => [...place[name], ...size[name]]);
+  const free = ([x, y]) => taken.every(([cx, cy, w, h]) => Math.abs(x - cx) > w + 15 || Math.abs(y - cy) > h + 8);
   const labels = [];
-  for (const [from, to, rate] of view.edges) {
-    const a = place[from], b = place[to];
-    const thick = 1 + 6 * rate / most;
-    let path, tip, angle, middle;
-    if (from === to) {
-      const up = a[1] < height / 2 ? -1 : 1;
-      const y = a[1] + up * halfHeight;
-      path = `M${a[0] - 16},${y} C${a[0] - 34},${y + up * 34} ${a[0] + 34},${y + up * 34} ${a[0] + 16},${y + up * 6}`;
-      tip = [a[0] + 16, y];
-      angle = Math.atan2(-up, -0.4);
-      middle = [a[0], y + up * 26];
-    } else {
-      const dx = b[0] - a[0], dy = b[1] - a[1], far = Math.hypot(dx, dy);
-      const bend = 26 + far * 0.05;
-      const control = [(a[0] + b[0]) / 2 - dy / far * bend, (a[1] + b[1]) / 2 + dx / far * bend];
-      const start = border(a, control, halfWidth, halfHeight);
-      tip = border(b, control, halfWidth + 1, halfHeight + 1);
-      angle = Math.atan2(tip[1] - control[1], tip[0] - control[0]);
-      const end = [tip[0] - 9 * Math.cos(angle), tip[1] - 9 * Math.sin(angle)];
-      path = `M${start} Q${control} ${end}`;
-      middle = [0, 1].map((axis) => 0.25 * start[axis] + 0.5 * control[axis] + 0.25 * end[axis]);
-    }
+  for (const [from, to, rate] of strongest) {
+    const { path, tip, angle, labels: choices } = route(place[from], place[to], size[from], size[to], height / 2);
     const side = (turn) => [tip[0] + 12 * Math.cos(angle + turn), tip[1] + 12 * Math.sin(angle + turn)];
-    picture.append(svg("path", { class: "edge", d: path, "stroke-width": thick.toFixed(1) }),
+    picture.append(svg("path", { class: "edge", d: path, "stroke-width": (1 + 6 * rate / most).toFixed(1) }),
       svg("polygon", { class: "head", points: [tip, side(Math.PI - 0.45), side(Math.PI + 0.45)].join(" ") }));
-    labels.push(svg("text", { class: "rate", x: middle[0], y: middle[1] + 5, "text-anchor": "middle" }, rate.toFixed(2)));
+    const [x, y] = choices.find(free) || choices[0];
+    taken.push([x, y, 15, 8]);
+    labels.push(svg("text", { class: "rate", x, y: y + 5, "text-anchor": "middle" }, rate.toFixed(2)));
   }
-  for (const name of names) {
-    const [x, y] = place[name];
-    const agent = run.agents.indexOf(name);
-    const sign = SIGNS[name] ? `${SIGNS[name]} ` : "";
-    picture.append(svg("rect", {
-      class: `node ${agent < 0 ? "end" : `s${agent % COLOURS}`}`, x: x - halfWidth, y: y - halfHeight, width: 2 * halfWidth,
-      height: 2 * halfHeight, rx: 8,
-    }));
-    const clipped = name.length > 11 ? `${name.slice(0, 10)}…` : name;
-    picture.append(svg("text", { x, y: y + 5, "text-anchor": "middle" }, sign + clipped));
-    if (agent >= 0) picture.append(marker(agent, x - halfWidth, y - halfHeight, agent % COLOURS, 5));
-  }
+  for (const name of nodes) picture.append(...drawNode(readMove(name, run), place[name], size[name]));
   picture.append(...labels);
   return picture;
+}
+
+function drawNode(lines, [x, y], [halfWidth, halfHeight]) {
+  const only = lines.length === 1 ? lines[0][1] : -1;
+  const parts = [svg("rect", {
+    class: `node ${only < 0 ? "end" : `s${only % COLOURS}`}`, x: x - halfWidth, y: y - halfHeight, width: 2 * halfWidth,
+    height: 2 * halfHeight, rx: 8,
+  })];
+  lines.forEach(([label, agent], number) => {
+    const clipped = label.length > MOST_LETTERS ? `${label.slice(0, MOST_LETTERS - 1)}…` : label;
+    const at = y - halfHeight + 5 + 12 + 24 * number;
+    parts.push(svg("text", { x: x + (agent < 0 ? 0 : 9), y: at + 5, "text-anchor": "middle" }, clipped));
+    if (agent >= 0) parts.push(marker(agent, x - halfWidth + 11, at, agent % COLOURS, 5));
+  });
+  return parts;
 }
 
 function drawTeam(run) {
@@ -328,19 +399,24 @@ function drawTeam(run) {
     const [before, after] = [graph.views[0], graph.views[graph.views.length - 1]];
     const cards = graph.views.map((view, place) => el("div", { class: "card" },
       el("h3", {}, graph.views.length === 1 ? `iteration ${view.iteration}`
-        : `${["before", "after"][place]} (iteration ${view.iteration}), ${view.episodes} trajectories`),
+        : `${["before", "after"][place]} (iteration ${view.iteration}), ${counted(view.episodes, "trajectory", "trajectories")}`),
       drawGraph(run, view)));
+    const most = Math.max(before.edges.length, after.edges.length);
     const rate = (view, from, to) => (view.edges.find((edge) => edge[0] === from && edge[1] === to) || [0, 0, 0])[2];
     const pairs = [...new Map([...after.edges, ...before.edges].map((edge) => [`${edge[0]}\n${edge[1]}`, edge])).values()];
     const rows = pairs.map(([from, to]) => [`${from} → ${to}`, rate(before, from, to).toFixed(3), rate(after, from, to).toFixed(3)]);
     body.replaceChildren(el("div", { class: "grid halves" }, cards),
+      most > MOST_EDGES ? el("p", { class: "muted small" }, `The ${MOST_EDGES} most frequent calls are drawn; the table has all.`) : "",
       el("details", {}, el("summary", {}, "Rates as a table"), table(["call", "before", "after"], rows, [1, 2])));
   };
-  show(run.graphs[0]);
+  let current = run.graphs[0];
+  show(current);
+  NARROW.addEventListener("change", () => show(current));
   const choices = el("div", { class: "views" }, run.graphs.map((graph, place) => {
     const button = el("button", { type: "button", "aria-pressed": String(place === 0) }, graph.phase);
     button.addEventListener("click", () => {
       for (const other of choices.children) other.setAttribute("aria-pressed", String(other === button));
+      current = graph;
       show(graph);
     });
     return button;
@@ -352,9 +428,9 @@ function drawTeam(run) {
 
 function drawSettings(run) {
   const preset = run.preset.filter(Boolean).join(" and ") || "the defaults";
-  if (!run.configured) return el("p", { class: "muted" }, "config.yaml is missing.");
+  if (!run.configured) return el("p", { class: "muted" }, "There is no config.yaml: the run was started from Python.");
   if (!run.settings.length) return el("p", {}, `Everything is as in the presets of ${preset}.`);
-  return table(["setting", "preset", "this run"], run.settings);
+  return table(["setting", "preset", "this run"], run.settings.map(([name, ...values]) => [breakable(name), ...values]));
 }
 
 function drawStages(run) {
@@ -388,7 +464,8 @@ function drawDetails(run) {
 
 function drawDifferences(settings) {
   if (!settings.length) return el("p", { class: "muted" }, "None.");
-  const rows = table(["setting", ...data.runs.map((run) => run.name.split("/").pop())], settings);
+  const rows = table(["setting", ...data.runs.map((run) => run.name.split("/").pop())],
+    settings.map(([name, ...values]) => [breakable(name), ...values]));
   return settings.length <= 15 ? rows : el("details", {}, el("summary", {}, `${settings.length} settings`), rows);
 }
 
@@ -422,15 +499,15 @@ let lines = null;
 
 function body(row) {
   if (lines === null) lines = document.getElementById("bodies").textContent.split("\n");
-  const [cause, metrics, turns] = JSON.parse(lines[row]);
-  return { cause, metrics, turns: turns.map(readTurn) };
+  const [cause, metrics, turns, rewards, candidates] = JSON.parse(lines[row]);
+  return { cause, metrics, turns: turns.map(readTurn), rewards, candidates: candidates.map(readTurn) };
 }
 
 function readTurn(turn) {
   const [agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated, own, movedWith] = turn;
+    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate] = turn;
   return { agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated, own, movedWith };
+    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate };
 }
 
 const run = (row) => data.runs[index.run[row]];
@@ -475,7 +552,7 @@ function groupOf(row) {
 
 function badge(row) {
   const name = outcomeName(row);
-  return el("span", { class: `badge ${name}` }, `${SIGNS[name]} ${name}`);
+  return el("span", { class: `badge ${name}` }, `${SIGNS[name]} ${run(row).words[name] || name}`);
 }
 
 function logprobStrip(logprobs, tokens) {
@@ -520,7 +597,6 @@ function drawTurn(row, turn) {
     turn.reward ? el("span", { class: "chip" }, `reward ${short(turn.reward)}`) : null,
     turn.own ? el("span", { class: "chip" }, `own reward ${short(turn.own)}`) : null,
     turn.local ? el("span", { class: "chip" }, `local reward ${short(turn.local)}`) : null,
-    turn.movedWith.length ? el("span", { class: "chip" }, `at once with ${turn.movedWith.map((agent) => run(row).agents[agent]).join(", ")}`) : null,
     advantageChip(turn, training),
   ];
   const size = `${turn.promptTokens} → ${turn.tokens} tokens`;
@@ -534,22 +610,58 @@ function drawTurn(row, turn) {
     logprobStrip(turn.logprobs, turn.tokens));
 }
 
+function drawObservation(turn) {
+  if (turn.observation === null) return null;
+  return el("div", { class: "observation" }, el("p", { class: "label" }, "observation"), textBlock(turn.observation, "observation"));
+}
+
+/** Turns in moves: those of one move were taken at once. */
+function movesOf(turns) {
+  const moves = [];
+  for (const turn of turns) {
+    const last = moves[moves.length - 1];
+    if (last && turn.move !== null && last[0].move === turn.move) last.push(turn);
+    else moves.push([turn]);
+  }
+  return moves;
+}
+
+/** Candidates of a tree: those of one prompt beside each other, and below the chosen one those of the next prompt. */
+function drawTree(row) {
+  const { turns, candidates } = body(row);
+  const levels = [...new Set([...turns, ...candidates].map((turn) => turn.place))].sort((a, b) => a - b);
+  const branch = (depth) => {
+    if (depth === levels.length) return null;
+    const here = candidates.filter((turn) => turn.place === levels[depth]);
+    const spoken = turns.find((turn) => turn.place === levels[depth]);
+    const siblings = here.length ? here : [spoken];
+    return el("ul", { class: "tree" }, siblings.map((turn) => {
+      const chosen = !here.length || (spoken && turn.candidate === spoken.candidate);
+      const number = here.length ? `candidate ${turn.candidate + 1} of ${here.length}${chosen ? ", chosen" : ""}` : "sampled alone";
+      return el("li", { class: chosen ? "chosen" : null }, el("p", { class: "label" }, number),
+        chosen && spoken ? drawObservation(spoken) : null, drawTurn(row, turn), chosen ? branch(depth + 1) : null);
+    }));
+  };
+  return el("div", { class: "dialogue scroll", tabindex: "0", role: "group", "aria-label": "Tree of candidates" },
+    el("h3", {}, badge(row), " ", el("span", { class: "muted" }, `reward ${short(index.reward[row] ?? 0)}, ${candidates.length} candidates`)), branch(0));
+}
+
 function drawDialogue(row, heading) {
   const content = body(row);
   const metrics = content.metrics.filter((pair) => pair[1] !== null).map(([name, value]) => `${name} ${short(value)}`);
-  const line = `reward ${short(index.reward[row] ?? 0)}, ${index.turns[row]} turns, ${index.tokens[row]} tokens`;
+  const paid = content.rewards.map(([name, value]) => `, ${name} ${value === null ? "–" : short(value)}`).join("");
+  const line = `reward ${short(index.reward[row] ?? 0)}${paid}, ${counted(index.turns[row], "turn")}, ${counted(index.tokens[row], "token")}`;
   const parts = [
     el("h3", {}, heading ? `${heading} ` : "", badge(row), " ", el("span", { class: "muted" }, line)),
     el("p", { class: "muted small" }, `${phase(row)}, iteration ${index.iteration[row]}, sample ${index.sample[row]}`
       + (several ? `, ${run(row).name}` : "") + (metrics.length ? ` — ${metrics.join(", ")}` : "")),
   ];
   if (content.cause) parts.push(el("pre", { dir: "auto", tabindex: "0" }, content.cause));
-  for (const turn of content.turns) {
-    if (turn.observation !== null) {
-      parts.push(el("div", { class: "observation" }, el("p", { class: "label" }, "observation"),
-        textBlock(turn.observation, "observation")));
-    }
-    parts.push(drawTurn(row, turn));
+  for (const turns of movesOf(content.turns)) {
+    parts.push(...turns.map(drawObservation));
+    const drawn = turns.map((turn) => drawTurn(row, turn));
+    parts.push(turns.length === 1 ? drawn[0] : el("div", { class: "at-once", role: "group", "aria-label": "at once" },
+      el("p", { class: "label" }, `${turns.length} turns at once`), el("div", {}, drawn)));
   }
   if (!content.turns.length) parts.push(el("p", { class: "muted" }, "Nobody spoke."));
   return el("div", { class: "dialogue" }, parts);
@@ -574,12 +686,13 @@ function drawConversations() {
   const sources = [...new Set(index.tasks.map((one) => one[1]))];
   const iterations = [...new Set(index.iteration)].sort((a, b) => a - b);
   const any = ["", "any"];
+  const { words } = data.runs[0];
   const controls = {
     run: several ? select("run", [any, ...data.runs.map((one, place) => [place, one.name])]) : null,
     phase: select("phase", [any, ...index.phases.map((name, place) => [place, name])]),
     iteration: select("iteration", [any, ...iterations.map((value) => [value, value])]),
-    outcome: select("outcome", [any, ...OUTCOMES.map((name, place) => [place, name]),
-      ["gain", "wrong → right"], ["loss", "right → wrong"]]),
+    outcome: select("outcome", [any, ...OUTCOMES.map((name, place) => [place, words[name] || name]),
+      ["gain", `${words.wrong} → ${words.right}`], ["loss", `${words.right} → ${words.wrong}`]]),
     source: sources.length > 1 ? select("data source", [any, ...sources.map((name) => [name, name || "(none)"])]) : null,
     agent: select("agent spoke", [any, ...agents.map((name) => [name, name])]),
     validity: select("responses", [any, ["valid", "all valid"], [INVALID, "an invalid one"], [EMPTY, "an empty one"],
@@ -599,7 +712,7 @@ function drawConversations() {
     return { control, label: el("label", {}, label, control) };
   };
   const taskField = field("task", "question or id");
-  const textField = field("text", "anywhere in a conversation");
+  const textField = field("text", "said or observed");
   const count = el("span", { role: "status", class: "muted" });
   const canvas = el("div", { role: "presentation" });
   const list = el("div", { class: "list", role: "listbox", tabindex: "0", "aria-label": "Conversations" }, canvas);
@@ -670,8 +783,7 @@ function drawConversations() {
     const kept = shown[current];
     shown = [];
     for (let row = 0; row < rowCount; row++) if (tests.every((test) => test(row))) shown.push(row);
-    const noun = shown.length === 1 ? "conversation" : "conversations";
-    count.textContent = `${shown.length.toLocaleString("en")} ${noun}`;
+    count.textContent = counted(shown.length, "conversation");
     canvas.style.height = `${shown.length * ROW_HEIGHT}px`;
     current = shown.indexOf(kept);
     if (current < 0) list.scrollTop = 0;
@@ -689,8 +801,8 @@ function drawConversations() {
         "aria-setsize": shown.length, "aria-posinset": place + 1, on: { click: () => { choose(place); } },
       },
       el("span", { class: "question", dir: "auto" }, task(row)[2].slice(0, 200) || task(row)[0]),
-      badge(row), el("span", { class: "muted small" },
-        ` ${phase(row)} ${index.iteration[row]} · ${index.turns[row]} turns · reward ${short(index.reward[row] ?? 0)}`));
+      el("span", { class: "facts" }, badge(row), el("span", { class: "muted small" },
+        ` ${phase(row)} ${index.iteration[row]} · ${counted(index.turns[row], "turn")} · reward ${short(index.reward[row] ?? 0)}`)));
       item.style.top = `${place * ROW_HEIGHT}px`;
       rows.push(item);
     }
@@ -721,11 +833,11 @@ function drawConversations() {
     const [id, source, question, reference] = task(row);
     title.replaceChildren(
       textBlock(question, "question"),
-      el("p", { class: "muted small", dir: "auto" }, reference.length ? `reference: ${reference.join(" | ")} — ` : "", `${source} ${id}`));
+      el("p", { class: "muted small", dir: "auto" }, reference.length ? `reference: ${reference.join(" | ")} — ` : "", id.startsWith(source) ? id : `${source} ${id}`));
     const [before, after] = pairOf(row);
     const group = groupOf(row);
     const views = [["one", "Conversation", true], ["change", "Before and after", before !== after],
-      ["group", `Group of ${group.length}`, group.length > 1]];
+      ["group", `Group of ${group.length}`, group.length > 1], ["tree", "Tree", body(row).candidates.length > 0]];
     if (!views.find(([name]) => name === view)[2]) view = "one";
     tabs.replaceChildren(...views.filter((entry) => entry[2]).map(([name, label]) => el("button", {
       type: "button", role: "tab", "aria-selected": String(name === view), on: { click: () => { view = name; read(); } },
@@ -733,6 +845,7 @@ function drawConversations() {
     const columns = {
       one: () => [drawDialogue(row)],
       change: () => [drawDialogue(before, "before"), drawDialogue(after, "after")],
+      tree: () => [drawTree(row)],
       group: () => group.slice(0, 64).map((other) => drawDialogue(other, `sample ${index.sample[other]}`)),
     }[view]();
     const wide = columns.length > 1;
@@ -753,8 +866,8 @@ function drawConversations() {
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "j" || event.key === "k") choose(current + (event.key === "j" ? 1 : -1));
     else if (event.key === "/") { event.preventDefault(); textField.control.focus(); }
-    else if (["1", "2", "3"].includes(event.key)) {
-      const names = ["one", "change", "group"];
+    else if (["1", "2", "3", "4"].includes(event.key)) {
+      const names = ["one", "change", "group", "tree"];
       view = names[Number(event.key) - 1];
       read();
     }
@@ -773,7 +886,8 @@ function drawConversations() {
   const omitted = unread ? `${unread} files were not read, since there are too many. ` : "";
   const part = section("Conversations", "conversations",
     el("p", { class: "muted small" }, sample, omitted, el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " next and previous, ",
-      el("kbd", {}, "/"), " search, ", el("kbd", {}, "1"), " ", el("kbd", {}, "2"), " ", el("kbd", {}, "3"), " views"),
+      el("kbd", {}, "/"), " search, ", el("kbd", {}, "1"), " ", el("kbd", {}, "2"), " ", el("kbd", {}, "3"), " ",
+      el("kbd", {}, "4"), " views"),
     el("div", { class: "filters", role: "search" }, taskField.label, textField.label, selects.map((one) => one.label),
       Object.values(bounds).map((one) => one.label), clear, count),
     el("div", { class: "browser" }, list, reader));
@@ -784,7 +898,7 @@ function drawConversations() {
 // ---------------------------------------------------------------- page
 
 function draw() {
-  drawHead();
+  const head = drawHead();
   const main = document.getElementById("main");
   if (several) {
     const parts = data.runs.map((one) => el("details", {}, el("summary", {}, one.name), drawRun(one), drawDetails(one)));
@@ -794,6 +908,9 @@ function draw() {
     main.append(...drawRun(data.runs[0]), section("Curves", "curves", drawCharts()), ...drawDetails(data.runs[0]));
   }
   main.append(drawConversations());
+  const links = [...main.querySelectorAll(":scope > section[id] > h2")].map((title) =>
+    el("a", { href: `#${title.parentElement.id}` }, title.textContent.split(/[,:]/)[0]));
+  head.append(el("nav", { "aria-label": "Sections" }, links));
 }
 
 draw();

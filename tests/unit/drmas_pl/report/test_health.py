@@ -38,8 +38,8 @@ def findings(folder: Path) -> list[tuple[str, str, str]]:
         (write_empty_responses, "Empty responses of solver", ("100.0 %", "agents.roles.solver.template")),
         (
             write_equal_groups,
-            "Groups of solver without signal",
-            ("too hard", "data.train", "rollout.samples (now 4)"),
+            "Groups of solver and verifier without signal",
+            ("too hard", "data.train", "rollout.samples (now 4)", "The same is found for verifier."),
         ),
         (
             write_paid_length,
@@ -149,3 +149,37 @@ def test_a_healthy_run_says_what_was_looked_at(tmp_path: Path) -> None:
     )
     found = findings(folder)
     assert [finding[0] for finding in found] == ["good"] and "groups" in found[0][2]
+
+
+def test_what_is_well_is_said_with_its_numbers(tmp_path: Path) -> None:
+    plays = [trajectory(f"t{number}", [turn("solver", "one two")], success=True) for number in range(4)]
+    own = {"train/solver/entropy": 0.5, "train/verifier/entropy": 0.25, "train/solver/amplification": 0.8}
+    own |= {"train/verifier/amplification": 1.1, "train/solver/mismatch": 1e-7, "train/solver/valid": 0.99}
+    folder = write_folder(
+        tmp_path / "run",
+        records=[agent_metrics(1) | own],
+        trajectories=plays,
+        config=team_config(),
+        summary={"x": 1},
+    )
+    (well,) = [finding for finding in findings(folder) if finding[0] == "good"]
+    for part in (
+        "empty responses 0.0 %",
+        "invalid responses 1.0 %",
+        "groups without signal 20.0 %",
+        "trainer–engine mismatch below 0.0001 nats",
+        "entropy 0.25 nats",
+        "λ of this run's normaliser 0.80",
+        "Not measured: prompts that lose history, gradient norm, tokens clipped.",
+    ):
+        assert part in well[2], well[2]
+
+
+def test_agents_with_the_same_problem_share_a_finding_that_of_the_worst(tmp_path: Path) -> None:
+    own = {"train/solver/clipped": 0.3, "train/solver/truncated": 0.2, "train/verifier/truncated": 0.9}
+    folder = write_folder(tmp_path / "run", records=[agent_metrics(1) | own], summary={"x": 1})
+    found = {finding[1]: finding for finding in findings(folder) if finding[0] in ("bad", "warning")}
+    cut = found["Responses of verifier and solver are cut"]
+    assert cut[0] == "bad" and cut[2].startswith("90.0 % of the responses of verifier")
+    assert cut[2].endswith("model.max_new_tokens. The same is found for solver.")
+    assert "Steps of solver are too large" in found

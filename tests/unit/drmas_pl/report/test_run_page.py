@@ -181,3 +181,21 @@ def test_agents_are_told_apart_without_red_and_green(theme: str) -> None:
     for colour in colours:
         light, dark = sorted((ground, float(XYZ[1] @ colour)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_players_that_are_paid_by_name_win_or_not(tmp_path: Path) -> None:
+    records = [
+        agent_metrics(step) | {"train/solver/reward": 0.1 * step, "train/verifier/reward": -0.1 * step}
+        for step in range(1, 4)
+    ]
+    folder = write_folder(
+        tmp_path / "run", records=records, config=team_config(), summary={"metric": "first_won"}
+    )
+    _, data = page_of([folder], tmp_path / "page.html")
+    run = data["runs"][0]
+    assert run["words"] == {"right": "won", "wrong": "not won"}
+    assert run["paid"] == [[0.1, 0.3], [-0.1, -0.3]]
+    (chart,) = [
+        chart for chart in run["charts"] if chart["key"] == "reward" and chart["series"][0]["agent"] == 0
+    ]
+    assert [one["points"][-1] for one in chart["series"]] == [[3, 0.3], [3, -0.3]]

@@ -30,19 +30,15 @@ def test_rates_are_calls_per_trajectory_that_did_not_fail() -> None:
     assert counts.solved == {("t0", 0): True, ("t1", 0): False, ("t2", 0): False, ("t3", 0): True}
 
 
-def test_each_of_those_who_move_at_once_is_followed_by_each_of_the_next() -> None:
+def test_agents_that_move_at_once_are_one_move() -> None:
     counts = TrajectoryStatistics()
-    said = [("a", 0), ("b", 0), ("judge", 1), ("a", 2), ("b", 2)]
+    said = [("b", 0), ("a", 0), ("judge", 1), ("b", 2), ("b", 2), ("a", 2)]
     counts.add(trajectory("t", [turn(name, "x", move=move) for name, move in said], success=True), "t")
     assert {(start, end) for start, end, _ in counts.rates()} == {
-        ("start", "a"),
-        ("start", "b"),
-        ("a", "judge"),
-        ("b", "judge"),
-        ("judge", "a"),
-        ("judge", "b"),
-        ("a", "right"),
-        ("b", "right"),
+        ("start", "a + b"),
+        ("a + b", "judge"),
+        ("judge", "a + b ×2"),
+        ("a + b ×2", "right"),
     }
 
 
