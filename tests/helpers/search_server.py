@@ -25,6 +25,11 @@ def answer(asked: dict[str, Any]) -> Reply:
     return 200, json.dumps({"result": [found_for(query, asked["topk"]) for query in queries]}).encode()
 
 
+class _Listener(ThreadingHTTPServer):
+    # connections that may wait to be accepted
+    request_queue_size = 2048
+
+
 class SearchServer:
     """Serves ``reply`` on a free port of this machine; ``requests`` holds what was asked.
 
@@ -40,7 +45,7 @@ class SearchServer:
         self.reply, self.health = reply, health
         self.requests: list[dict[str, Any]] = []
         self.release = threading.Event()
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.http = _Listener(("127.0.0.1", 0), self._handler())
         self.http.daemon_threads = True
         # A client that gives up breaks the pipe, which is what the tests want.
         self.http.handle_error = lambda request, address: None  # type: ignore[method-assign,assignment]

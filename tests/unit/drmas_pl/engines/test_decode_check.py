@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from drmas_pl.engines import decode_check
 from drmas_pl.engines.limits import usable_context
@@ -18,7 +19,10 @@ from drmas_pl.functional.logprobs import token_logprobs
 from drmas_pl.types import GenerationRequest, SamplingParams
 from tests.helpers.families import VOCABULARY, exists, tiny
 
-PAGE = (Path(__file__).parents[4] / "docs" / "engines.md").read_text()
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "engines.md").read_text()
+PINS = (ROOT / "requirements" / "constraints.txt").read_text()
+TABLE_VERSION = dict(line.split("==") for line in PINS.splitlines() if "#" not in line)["transformers"]
 ROWS = re.findall(r"^\| (split|joined, [^|]*|refused: [^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
 FAMILIES = [(family, how) for how, cell in ROWS for family in re.findall(r"`(\w+)`", cell)]
 # the families that are trained most, and the first of every way to decode
@@ -82,10 +86,11 @@ def test_a_family_is_decoded_as_the_table_says(
         return
     with caplog.at_level(logging.WARNING, "drmas_pl"):
         engine = TransformersEngine(model, Ids())
-    assert decode_check.make_runner(model).splits_attention == (how == "split")
-    assert ("is decoded with the blocks of each row joined" in caplog.text) == how.endswith(
-        "the trial says so"
-    )
+    splits = decode_check.make_runner(model).splits_attention
+    tried = how.endswith("the trial says so")
+    # whether keys and values are changed behind the cache depends on the version of Transformers
+    assert splits == (how == "split") or (tried and transformers.__version__ != TABLE_VERSION)
+    assert ("is decoded with the blocks of each row joined" in caplog.text) == (tried and not splits)
     assert largest_difference(model, engine) < 1e-4
 
 

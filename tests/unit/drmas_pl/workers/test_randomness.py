@@ -82,9 +82,10 @@ def learn(group: PolicyWorker) -> dict[str, float]:
 @pytest.mark.parametrize("policy", [gpt2, lambda: gpt2(256), mixtral], ids=["gpt2", "wide gpt2", "mixtral"])
 def test_ratios_start_at_one(policy: Any, old_logp: str, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = learn(build(policy(), monkeypatch, old_logp=old_logp))
-    assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-5) and metrics["clipped"] == 0
+    # two float32 forward passes with logits of 10 differ by up to 2e-5, dropout and noise make it 1e-2 and more
+    assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-4) and metrics["clipped"] == 0
     # the largest difference of a log-prob, upwards or downwards
-    assert metrics["mismatch_max"] < 1e-5
+    assert metrics["mismatch_max"] < 1e-4
 
 
 @pytest.mark.parametrize("width", [32, 256])

@@ -83,7 +83,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-ThreadingHTTPServer((flags["--host"], int(flags["--port"])), Handler).serve_forever()
+class Listener(ThreadingHTTPServer):
+    # as many connections wait to be accepted as with a real server; a full queue resets some of those that come at once
+    request_queue_size = 2048
+
+
+Listener((flags["--host"], int(flags["--port"])), Handler).serve_forever()
 """
 
 

@@ -25,7 +25,8 @@ for name, port in zip(sys.argv[1::2], sys.argv[2::2]):
     for shape, dtype in (((2, 3), torch.float32), ((4,), torch.bfloat16)):
         tensor = torch.empty(shape, dtype=dtype)
         group.broadcast(tensor, 0).wait()
-        print(tensor.float().sum().item(), flush=True)
+        # marked, since gloo writes lines of its own to the standard output
+        print("sum", tensor.float().sum().item(), flush=True)
 """
 
 
@@ -33,16 +34,22 @@ def test_both_halves_meet_and_tensors_arrive_in_order() -> None:
     ports = {name: free_port("127.0.0.1") for name in ("first", "second")}
     words = [str(word) for pair in ports.items() for word in pair]
     command = [sys.executable, "-c", textwrap.dedent(RECEIVER), *words]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for name, port in ports.items():
-        group = UpdateGroup(name, backend="gloo", world_size=2, host="127.0.0.1", port=port, timeout=600.0)
-        group.broadcast([torch.full((2, 3), 1.5), torch.full((4,), 2.0, dtype=torch.bfloat16)])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
-        sums = [other.stdout.readline().strip() for _ in range(2)]
-        group.close()
-        assert sums == ["9.0", "8.0"], other.communicate()
-        assert not torch.distributed.is_initialized()
-    other.communicate(timeout=600)
+        sums = (line.split()[1] for line in other.stdout if line.startswith("sum "))
+        try:
+            for name, port in ports.items():
+                group = UpdateGroup(
+                    name, backend="gloo", world_size=2, host="127.0.0.1", port=port, timeout=600.0
+                )
+                group.broadcast([torch.full((2, 3), 1.5), torch.full((4,), 2.0, dtype=torch.bfloat16)])
+                assert [next(sums), next(sums)] == ["9.0", "8.0"]
+                group.close()
+                assert not torch.distributed.is_initialized()
+            other.wait(600)
+        finally:
+            # it would wait for the second group for ever
+            other.kill()
 
 
 def test_a_server_that_does_not_come_is_an_error_in_time() -> None:
