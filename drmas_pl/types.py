@@ -200,6 +200,7 @@ class Turn:
         observation: What the environment said last before this turn; the question at first.
         advantage: What the turn was trained with, the mean of its tokens' if these differ; None for turns that were not trained.
         prompt: Text of the prompt, special tokens included; None where it was not asked for.
+        candidate: Number among the candidates that were sampled for its prompt, from 0; None where it was sampled alone.
     """
 
     agent: str
@@ -223,6 +224,7 @@ class Turn:
     observation: str = ""
     advantage: float | None = None
     prompt: str | None = None
+    candidate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ class Trajectory:
     Attributes:
         task: What was played.
         sample: Index of this attempt among the samples of the task.
-        turns: Every call in order.
+        turns: What was said, in order. Under tree sampling these are the chosen candidates.
         reward: Team reward; 0 for failed trajectories, which never enter statistics.
         outcome: ``terminated`` by the rules, ``truncated`` by a limit, or ``failed`` by a fault.
         success: Whether the environment counts the task as solved; a time-out never is.
@@ -242,6 +244,8 @@ class Trajectory:
         phase: What it was played for: ``train``, ``validation`` or ``test``; empty if unknown.
         iteration: Training iteration that learnt from it, counted from 1, or after which it was played for evaluation; None if unknown.
         rewards: What the environment paid single agents, by name and beside the team reward; empty where it pays the team alone.
+        candidates: Under tree sampling every candidate, the chosen ones too, each with what it was paid on its own copy of team and
+            environment; those of one prompt share ``index``.
     """
 
     task: Task
@@ -256,6 +260,15 @@ class Trajectory:
     phase: str = ""
     iteration: int | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
+    candidates: tuple[Turn, ...] = ()
+
+    @property
+    def sampled(self) -> tuple[Turn, ...]:
+        """Every response that was sampled: all candidates, and the turns that were sampled alone."""
+        if not self.candidates:
+            return self.turns
+        alone = (turn for turn in self.turns if turn.candidate is None)
+        return tuple(sorted((*alone, *self.candidates), key=lambda turn: (turn.index, turn.candidate or 0)))
 
     @property
     def failed(self) -> bool:

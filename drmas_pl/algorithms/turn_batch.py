@@ -6,7 +6,7 @@ Legend: N rows, one per turn; turns of failed trajectories never become rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -28,7 +28,7 @@ class TurnScorer(Protocol):
         """Return the turn's score: its credit less the agent's penalties."""
 
 
-Scope = Literal["task", "agent", "turn", "state", "data_source", "batch"]
+Scope = Literal["task", "agent", "turn", "state", "node", "data_source", "batch"]
 TokenValues = tuple[float, ...]
 
 
@@ -46,18 +46,19 @@ class TurnBatch:
         reward: (N,) float64 team reward that the environment paid on the turn.
         local: (N,) float64 local reward of the turn.
         own_reward: (N,) float64 what the environment paid the turn's agent alone, from the turn until the agent's next one.
-        team: (N,) float64 team reward of the whole trajectory.
-        own: (N,) float64 what the environment paid the turn's agent alone in the whole trajectory.
+        team: (N,) float64 team reward of the whole trajectory; of a candidate, what the team was paid where it was tried.
+        own: (N,) float64 what the environment paid the turn's agent alone in the whole trajectory; of a candidate, where it was tried.
         by_agent: (N,) bool, whether the environment paid single agents in the trajectory.
         success: (N,) bool, whether the trajectory solved its task.
         task: (N,) int64.
-        trajectory: (N,) int64.
+        trajectory: (N,) int64; a candidate is a trajectory of its own, of one turn.
         agent: (N,) int64.
         index: (N,) int64, position among all turns of the trajectory.
         move: (N,) int64, position of the turn's move among all moves of the trajectory; agents that moved at once share it.
         turn: (N,) int64, position among the agent's own turns.
         step: (N,) int64, environment steps before the turn.
         state: (N,) int64, equal for equal prompts.
+        node: (N,) int64, equal for the candidates for one turn of a trajectory, and for all turns that were sampled alone.
         data_source: (N,) int64.
         rule: The credit rule, for estimators that score a turn by another reward than the trajectory's.
         values: A critic's value of each sampled token, row by row, none for rows without a critic; None without critics.
@@ -84,6 +85,7 @@ class TurnBatch:
     turn: Tensor
     step: Tensor
     state: Tensor
+    node: Tensor
     data_source: Tensor
     rule: CreditRule
     values: tuple[TokenValues, ...] | None = None
@@ -161,22 +163,37 @@ class TeamReward:
 
     Attributes:
         alpha: α, at least 0.
+        alpha_by_agent: α of single agents by name, in place of ``alpha``.
     """
 
     alpha: float = 1.0
+    alpha_by_agent: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_range("alpha", self.alpha, low=0.0)
+        for agent, alpha in self.alpha_by_agent.items():
+            check_range(f"alpha_by_agent.{agent}", alpha, low=0.0)
+
+    @property
+    def named_agents(self) -> Sequence[str]:
+        """Return the agents with an α of their own; the team must have them."""
+        return tuple(self.alpha_by_agent)
 
     def __call__(self, batch: TurnBatch) -> Tensor:
         """Return (N,) float64."""
-        return mix_rewards(batch.team, batch.own + batch.local, alpha=self.alpha)
+        own = batch.own + batch.local
+        if not self.alpha_by_agent:
+            return mix_rewards(batch.team, own, alpha=self.alpha)
+        alphas = torch.tensor(
+            [self.alpha_by_agent.get(name, self.alpha) for name in batch.names], dtype=torch.float64
+        )
+        return mix_rewards(alphas[batch.agent] * batch.team, own)
 
 
 def build_turn_batch(
     trajectories: Sequence[Trajectory], agents: Mapping[str, TurnScorer], *, credit: CreditRule | None = None
 ) -> TurnBatch:
-    """Lay out every turn of every trajectory that did not fail.
+    """Lay out every turn of every trajectory that did not fail, all candidates in place of those that were chosen.
 
     Args:
         trajectories: What was collected.
@@ -187,7 +204,7 @@ def build_turn_batch(
         (turn, trajectory)
         for trajectory in trajectories
         if not trajectory.failed
-        for turn in trajectory.turns
+        for turn in trajectory.sampled
     ]
     names = tuple(sorted(agents))
     place = {name: position for position, name in enumerate(names)}
@@ -203,14 +220,26 @@ def build_turn_batch(
         reward=torch.tensor([turn.reward for turn, _ in used], dtype=torch.float64),
         local=torch.tensor([turn.local_reward for turn, _ in used], dtype=torch.float64),
         own_reward=torch.tensor([turn.own_reward for turn, _ in used], dtype=torch.float64),
-        team=torch.tensor([trajectory.reward for _, trajectory in used], dtype=torch.float64),
+        team=torch.tensor(
+            [trajectory.reward if turn.candidate is None else turn.reward for turn, trajectory in used],
+            dtype=torch.float64,
+        ),
         own=torch.tensor(
-            [trajectory.rewards.get(turn.agent, 0.0) for turn, trajectory in used], dtype=torch.float64
+            [
+                trajectory.rewards.get(turn.agent, 0.0) if turn.candidate is None else turn.own_reward
+                for turn, trajectory in used
+            ],
+            dtype=torch.float64,
         ),
         by_agent=torch.tensor([bool(trajectory.rewards) for _, trajectory in used], dtype=torch.bool),
         success=torch.tensor([trajectory.success for _, trajectory in used], dtype=torch.bool),
         task=encode(tasks),
-        trajectory=encode([(trajectory.task.id, trajectory.sample) for _, trajectory in used]),
+        trajectory=encode(
+            [
+                (trajectory.task.id, trajectory.sample, *_node(turn), turn.candidate)
+                for turn, trajectory in used
+            ]
+        ),
         agent=torch.tensor([place[turn.agent] for turn, _ in used], dtype=torch.int64),
         index=torch.tensor([turn.index for turn, _ in used], dtype=torch.int64),
         move=torch.tensor(
@@ -219,10 +248,21 @@ def build_turn_batch(
         turn=torch.tensor([turn.agent_index for turn, _ in used], dtype=torch.int64),
         step=torch.tensor([turn.step for turn, _ in used], dtype=torch.int64),
         state=encode([turn.prompt_hash for turn, _ in used]),
+        node=encode(
+            [
+                () if turn.candidate is None else (trajectory.task.id, trajectory.sample, *_node(turn))
+                for turn, trajectory in used
+            ]
+        ),
         data_source=encode(sources),
         rule=credit or TeamReward(),
     )
     return _credit(batch, agents)
+
+
+def _node(turn: Turn) -> tuple[int, ...]:
+    """Return where in its trajectory a candidate was sampled; nothing for a turn that was sampled alone."""
+    return () if turn.candidate is None else (turn.index,)
 
 
 def _credit(batch: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:

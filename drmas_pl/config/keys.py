@@ -30,6 +30,7 @@ TARGET_KEYS = ("_target_", "_partial_")
 # mappings whose keys are names of agents, worker groups, data sources or columns
 BY_NAME = (
     "rollout.align_turns",
+    "credit.alpha_by_agent",
     "cluster.groups",
     "engine.groups",
     "data.weights",

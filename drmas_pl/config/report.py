@@ -43,7 +43,9 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
             f"  critic {name!r} ({_count(critic.parameter_count)} parameters, {rate}): {', '.join(sorted(critic.agents))}"
         )
         lines += _place(critic)
-    per_iteration = f"{data.tasks_per_iteration} tasks x {trainer.rollout.samples} samples"
+    rollout = trainer.rollout
+    samples = f"trees of {rollout.candidates} candidates" if rollout.branches else "samples"
+    per_iteration = f"{data.tasks_per_iteration} tasks x {rollout.samples} {samples}"
     lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
     device = trainer.fabric.device
     return "\n".join(

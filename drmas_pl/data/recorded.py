@@ -34,6 +34,7 @@ _LEFT_OUT: Final[Mapping[str, Any]] = {
     "moved_with": (),
     "advantage": None,
     "prompt": None,
+    "candidate": None,
 }
 
 
@@ -132,11 +133,16 @@ def encode(trajectory: Trajectory) -> dict[str, Any]:
         **{
             field.name: getattr(trajectory, field.name)
             for field in fields(Trajectory)
-            if field.name not in ("task", "turns", "metrics", "rewards")
+            if field.name not in ("task", "turns", "metrics", "rewards", "candidates")
         },
         "rewards": dict(trajectory.rewards),
         "metrics": dict(trajectory.metrics),
         "turns": [_encode_turn(turn) for turn in trajectory.turns],
+        **(
+            {"candidates": [_encode_turn(turn) for turn in trajectory.candidates]}
+            if trajectory.candidates
+            else {}
+        ),
         "task": {"id": task.id, "data_source": task.data_source, "metadata": metadata},
     }
 
@@ -163,7 +169,8 @@ def decode(record: dict[str, Any], place: str) -> Trajectory:
         values["task"] = Task(
             question=record["question"], reference=tuple(record["reference"]), **values["task"]
         )
-        values["turns"] = tuple(_decode_turn(turn) for turn in values["turns"])
+        for name in ("turns", "candidates"):
+            values[name] = tuple(_decode_turn(turn) for turn in values.get(name, ()))
         return Trajectory(**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
@@ -197,11 +204,11 @@ class RecordedTurns(Dataset[TrainingRow]):
             (trajectory, turn)
             for trajectory in trajectories
             if not trajectory.failed
-            for turn in trajectory.turns
+            for turn in trajectory.sampled
             if turn.agent == agent and turn.response_ids
         ]
         if not self.turns:
-            names = sorted({turn.agent for trajectory in trajectories for turn in trajectory.turns})
+            names = sorted({turn.agent for trajectory in trajectories for turn in trajectory.sampled})
             raise ValueError(
                 f"agent must have turns in the trajectories, got {agent!r}; there are turns of {', '.join(names) or 'nobody'}"
             )

@@ -29,6 +29,14 @@ from drmas_pl.rollout.env_threads import EnvExecutor, EnvThreads
 from drmas_pl.rollout.episode import Episode, utterances
 from drmas_pl.rollout.scheduler import Scheduler
 from drmas_pl.rollout.timeline import Span, Timeline
+from drmas_pl.rollout.tree import (
+    TreeSampling,
+    choose,
+    number_candidates,
+    pay_candidates,
+    score_candidates,
+    trial_moves,
+)
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
@@ -55,6 +63,7 @@ class Phase:
         samples: Trajectories per task.
         sampling: Overrides of each agent's sampling, field by field.
         retries: How often a trajectory that raised is played again from its start; None leaves it to the collector.
+        tree: How trees are grown; None samples every trajectory on its own.
     """
 
     name: str
@@ -63,6 +72,7 @@ class Phase:
     samples: int = 1
     sampling: Mapping[str, Any] | None = None
     retries: int | None = None
+    tree: TreeSampling | None = None
 
 
 class Collector:
@@ -71,7 +81,8 @@ class Collector:
     Args:
         team: Prototype; each trajectory plays a clone of it.
         agents: Agents by name; every name in ``team.possible_agents`` must be there.
-        max_calls: Bound on LLM calls per trajectory, against teams that never end; agents that move at once are a call each.
+        max_calls: Bound on turns per trajectory, against teams that never end; agents that move at once have a turn each, and all
+            candidates for one are a single turn.
         env_workers: Threads for environment steps; 0 steps in the event loop, right for environments that answer at once.
         env_latency: Engine steps after which a trajectory goes on whose environment step ran in a thread, for engines that compute in this
             process; equal runs then see equal batches, however long the environment takes.
@@ -256,6 +267,15 @@ class _Call:
     request: GenerationRequest
 
 
+def _candidate_calls(call: _Call, count: int) -> Iterator[_Call]:
+    """Yield calls with one prompt and a seed for each candidate; the first is what parallel sampling would ask."""
+    yield call
+    asked = call.request
+    for number in range(1, count):
+        seed = derive_seed(asked.seed, number)
+        yield replace(call, request=replace(asked, seed=seed, order=(*asked.order, number)))
+
+
 class _Session:
     """One call of :meth:`Collector.collect`."""
 
@@ -341,17 +361,58 @@ class _Session:
         )
         episode = Episode(team, observation, max_calls=self.collector.max_calls)
         while names := episode.speakers:
-            first = len(episode.turns)
             calls = [
-                self.ask(team, name, derive_seed(seed, name, index), (task.id, sample, index))
-                for index, name in enumerate(names, first)
+                self.ask(episode.team, name, derive_seed(seed, name, index), (task.id, sample, index))
+                for index, name in enumerate(names, len(episode.turns))
             ]
+            tree = phase.tree
+            if tree is not None and any(tree.count(name) > 1 for name in names):
+                await self.branch(task, episode, number, calls, tree)
+                continue
             turns = episode.place(await self.speak(number, calls))
-            # what several agents said at once is nobody's fault in particular
-            _speaker.set(names[0] if len(names) == 1 else None)
-            outcome = await self.environment(number, partial(team.step, utterances(turns)))
-            episode.add(turns, outcome)
+            await self.advance(episode, number, turns)
         return episode.trajectory(task, sample, mode=self.mode)
+
+    async def advance(self, episode: Episode, number: int, turns: Sequence[Turn]) -> None:
+        """Let a move happen."""
+        # what several agents said at once is nobody's fault in particular
+        _speaker.set(turns[0].agent if len(turns) == 1 else None)
+        outcome = await self.environment(number, partial(episode.team.step, utterances(turns)))
+        episode.add(turns, outcome)
+
+    async def branch(
+        self, task: Task, episode: Episode, number: int, calls: Sequence[_Call], tree: TreeSampling
+    ) -> None:
+        """Sample candidates for a move, try each on its own copy, and go on from the copy of the one that is chosen."""
+        asked = [list(_candidate_calls(call, tree.count(call.agent.name))) for call in calls]
+        spoken = iter(await self.speak(number, [call for own in asked for call in own]))
+        sampled = [[next(spoken) for _ in own] for own in asked]
+        candidates = number_candidates(episode.place([own[0] for own in sampled]), sampled)
+        _speaker.set(calls[0].agent.name if len(calls) == 1 else None)
+        teams = {}
+        steps = []
+        for trial in trial_moves([len(own) for own in candidates]):
+            teams[trial] = self.containment.call(episode.team.clone)
+            move = utterances([own[place] for own, place in zip(candidates, trial)])
+            steps.append(self.environment(number, partial(teams[trial].step, move)))
+        outcomes = dict(zip(teams, await self.scheduler.gather(steps)))
+        paid = pay_candidates(candidates, outcomes)
+        winners = tuple(self.select(task, own, tree, call.request.seed) for call, own in zip(calls, paid))
+        episode.candidates += [turn for own in paid if len(own) > 1 for turn in own]
+        turns = [own[place] for own, place in zip(candidates, winners)]
+        if winners in outcomes:
+            episode.team = teams[winners]
+            episode.add(turns, outcomes[winners])
+        else:
+            # winners of several agents that were each tried beside the others' first candidates
+            await self.advance(episode, number, turns)
+
+    def select(self, task: Task, candidates: Sequence[Turn], tree: TreeSampling, seed: int) -> int:
+        """Return the number of the candidate that is played."""
+        if len(candidates) == 1:
+            return 0
+        scores = score_candidates(task, candidates, self.collector.agents, credit=tree.credit)
+        return choose(scores, tree.select, temperature=tree.temperature, seed=derive_seed(seed, "select"))
 
     def ask(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> _Call:
         """Render what one agent sees now."""

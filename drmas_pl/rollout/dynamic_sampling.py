@@ -102,12 +102,12 @@ def sample_rollout(
 
 
 def tasks_with_signal(turns: TurnBatch) -> set[str]:
-    """Return the ids of tasks on which some agent's scores differ; the others teach nothing.
+    """Return the ids of tasks on which some agent's scores differ, those of candidates within their prompt; the others teach nothing.
 
     References:
         Yu et al., 2025 (DAPO), dynamic sampling, arXiv:2503.14476.
     """
-    signal = has_signal(turns.score, turns.scope(("task", "agent")))
+    signal = has_signal(turns.score, turns.scope(("task", "agent", "node")))
     return {turns.tasks[row] for row in signal.nonzero().flatten().tolist()}
 
 

@@ -34,6 +34,7 @@ class Episode:
         self.observation = observation
         self.max_calls = max_calls
         self.turns: list[Turn] = []
+        self.candidates: list[Turn] = []
         self.moves = 0
         self.reward = 0.0
         self.rewards: dict[str, float] = {}
@@ -104,6 +105,7 @@ class Episode:
             self.info.get("metrics", {}),
             mode=mode,
             rewards=self.rewards,
+            candidates=tuple(self.candidates),
         )
 
     def _pay(self, agent: str, paid: float) -> None:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.limits import remaining_tokens
@@ -29,6 +29,7 @@ from drmas_pl.errors import EngineError, EnvironmentFault
 from drmas_pl.rollout.env_threads import EnvExecutor
 from drmas_pl.types import Completion, GenerationRequest
 
+Result = TypeVar("Result")
 # longest time between two looks for environment steps that take too long
 _WATCH_SECONDS = 1.0
 
@@ -164,6 +165,35 @@ class Scheduler:
             if answers.missing:
                 for future in futures:
                     future.cancel()
+
+    async def gather(self, coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+        """Run coroutines side by side on behalf of one that waits until all of them are over; the first fault in their order is raised."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        running = len(coroutines)
+
+        async def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+            nonlocal running
+            try:
+                return await coroutine
+            finally:
+                running -= 1
+                if not running:
+                    # before the pause, so that nobody takes the collection for one that cannot go on
+                    self.resume(over)
+                self._pause()
+
+        self._moving += running
+        tasks = [asyncio.create_task(run(coroutine)) for coroutine in coroutines]
+        self._pause()
+        try:
+            await over
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for coroutine in coroutines:
+                coroutine.close()
+        return [task.result() for task in tasks]
 
     async def environment(self, call: Callable[[], Any]) -> Any:
         """Make an environment step beside generation.

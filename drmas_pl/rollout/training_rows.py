@@ -108,7 +108,7 @@ def check_rollout(trajectories: Sequence[Trajectory], *, samples: int, versions:
         total = trajectory.reward + sum(trajectory.rewards.values())
         if not abs(total) < float("inf"):
             raise BatchError(f"task {trajectory.task.id!r} was rewarded with {total}; rewards must be finite")
-        for turn in trajectory.turns:
+        for turn in trajectory.sampled:
             if turn.weights_version != versions[turn.agent]:
                 raise BatchError(
                     f"agent {turn.agent!r} spoke with weights {turn.weights_version}, expected version {versions[turn.agent]}"

@@ -7,6 +7,7 @@ something else than their names say; objects that do not belong together; and co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lightning.fabric import Fabric
@@ -66,7 +67,7 @@ def check_method(
             *_batch_statistics(part, credit),
         )
     ]
-    if rollout.max_draws > 1 and rollout.samples == 1:
+    if rollout.max_draws > 1 and rollout.compared == 1:
         findings.append(
             Finding(
                 f"dynamic sampling keeps tasks whose samples differ, got rollout.max_draws={rollout.max_draws} with rollout.samples=1, "
@@ -74,7 +75,7 @@ def check_method(
                 fatal=True,
             )
         )
-    return [*findings, *_policy_gradient(rollout, trained)]
+    return [*findings, *_trees(estimator, rollout), *_policy_gradient(rollout, trained)]
 
 
 def refuse(findings: Iterable[Finding]) -> None:
@@ -126,6 +127,31 @@ def _best_of_k(
     yield Finding(
         "pass@k values success alone: local rewards and penalties of unusable turns play no part in the advantage"
     )
+
+
+def _trees(estimator: AdvantageEstimator, rollout: RolloutSettings) -> Iterator[Finding]:
+    """Look for methods that need trees and have none, and for settings that trees leave without a meaning."""
+    parts = list(_parts(estimator))
+    by_state = any("state" in part.scopes.mean for part in parts if part.scopes is not None)
+    if by_state and rollout.sampler != "tree":
+        yield Finding(
+            "advantage=at_grpo compares responses to one and the same prompt, got rollout.sampler=parallel, under which prompts differ "
+            "once samples go different ways, and most groups hold a single turn without signal; use rollout=tree"
+        )
+    if not rollout.branches:
+        return
+    if any(isinstance(part, BestOfK) for part in parts):
+        yield Finding(
+            "pass@k values the success of whole trajectories, got rollout.sampler=tree, whose candidates are scored one by one; "
+            "use rollout.sampler=parallel or another advantage",
+            fatal=True,
+        )
+    if rollout.align_turns:
+        yield Finding(
+            f"rollout.align_turns={dict(rollout.align_turns)} aligns the turns of whole trajectories, got rollout.sampler=tree, whose "
+            "candidates are trained one by one; leave rollout.align_turns empty",
+            fatal=True,
+        )
 
 
 def _batch_statistics(estimator: AdvantageEstimator, credit: CreditRule | None) -> Iterator[Finding]:
@@ -247,6 +273,29 @@ def check_contracts(team: Team, tasks: Sequence[Task], agents: Iterable[Agent], 
         raise ConfigError(
             f"{failure}{where}; mend it, or skip this check with trainer.env_check=false"
         ) from failure
+
+
+def check_copies(team: Team, tasks: Sequence[Task], *, seed: int) -> None:
+    """Make sure that team and environment can be copied in the middle of an episode, as tree sampling does at every turn.
+
+    Raises:
+        ConfigError: A copy fails, or what happens to it changes the original.
+    """
+    what = f"rollout.sampler=tree plays every candidate on a copy of team and environment, but {type(team).__name__} around "
+    what += type(team.unwrapped).__name__
+    remedy = "use rollout.sampler=parallel"
+    try:
+        original = team.clone()
+        original.reset(seed=seed % (1 << 32), options={"task": tasks[0]})
+        names = original.agents_selection
+        before = [original.observe(name) for name in names]
+        twin = original.clone()
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be copied: {type(error).__name__}: {error}; {remedy}") from error
+    with suppress(Exception):
+        twin.step(dict.fromkeys(names, "") if len(names) > 1 else "")
+    if original.agents_selection != names or [original.observe(name) for name in names] != before:
+        raise ConfigError(f"{what} changes when a copy of it is played; {remedy}, or mend its clone method")
 
 
 def check_critics(

@@ -142,7 +142,7 @@ def _alone(table: TurnBatch, scopes: Scopes, trainable: Collection[str]) -> Iter
     )
     if "state" in scopes.mean:
         hint = (
-            "prompts differ as soon as samples go different ways, since no tree is played; leave state out of advantage.mean_scope and "
+            "prompts differ as soon as samples go different ways; use rollout=tree, leave state out of advantage.mean_scope and "
             "advantage.std_scope, or choose another advantage"
         )
     yield Finding(

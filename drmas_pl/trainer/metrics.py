@@ -166,7 +166,7 @@ def signal_metrics(
 def health_metrics(table: TurnBatch) -> dict[str, float]:
     """Return ``train/<agent>/groups_…``: the shares of an agent's groups that are all zero, all one, all equal, or a single turn."""
     health = group_health(
-        table.score, table.scope(("task", "agent")), table.agent, num_agents=len(table.names)
+        table.score, table.scope(("task", "agent", "node")), table.agent, num_agents=len(table.names)
     )
     names = ("all_zero", "all_one", "all_equal", "singleton")
     return _by_agent(table, {f"groups_{name}": getattr(health, name) for name in names})
@@ -230,7 +230,7 @@ def critic_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
 def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, int]) -> dict[str, float]:
     """Return ``train/<agent>/staleness``: mean number of updates by which the weights behind an agent's turns lag behind ``newest``."""
     lags: dict[str, list[int]] = {}
-    for turn in (turn for trajectory in trajectories for turn in trajectory.turns):
+    for turn in (turn for trajectory in trajectories for turn in trajectory.sampled):
         if turn.agent in newest:
             lags.setdefault(turn.agent, []).append(newest[turn.agent] - turn.weights_version)
     return {f"train/{agent}/staleness": mean(lags[agent]) for agent in newest if agent in lags}

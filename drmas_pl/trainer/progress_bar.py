@@ -161,4 +161,4 @@ def title_of(trainer: TrainerProperties) -> str:
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:
     """Count the tokens that engines have sampled."""
-    return sum(len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns)
+    return sum(len(turn.response_ids) for trajectory in trajectories for turn in trajectory.sampled)

@@ -32,6 +32,7 @@ from drmas_pl.errors import BatchError, ConfigError
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.dynamic_sampling import RolloutBatch, sample_rollout, tasks_with_signal
 from drmas_pl.rollout.timeline import Timeline, engine_metrics, trajectory_metrics
+from drmas_pl.rollout.tree import TreeSampling
 from drmas_pl.team import Team
 from drmas_pl.trainer.fault_tolerance import StageRetry
 from drmas_pl.trainer.metrics import staleness_metrics
@@ -144,7 +145,7 @@ class SyncRollouts:
 
     def _sample(self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int) -> RolloutBatch:
         """Sample an iteration's rollout with awake engines that hold the given versions."""
-        phase = Phase("train", self.seed, index, self.settings.samples)
+        phase = Phase("train", self.seed, index, self.settings.samples, tree=self._tree())
         timeline = Timeline()
         rollout = sample_rollout(
             self.data,
@@ -154,6 +155,22 @@ class SyncRollouts:
             with_signal=self._with_signal,
         )
         return replace(rollout, versions=versions, timeline=timeline)
+
+    def _tree(self) -> TreeSampling | None:
+        """Say how trees are grown; agents that never learn need no candidates."""
+        settings = self.settings
+        if not settings.branches:
+            return None
+        learners = frozenset(
+            agent for group in self.groups.values() if group.settings.trainable for agent in group.agents
+        )
+        return TreeSampling(
+            settings.candidates,
+            settings.select,
+            temperature=settings.select_temperature,
+            agents=learners,
+            credit=self.credit,
+        )
 
     def _with_signal(self, trajectories: Sequence[Trajectory]) -> set[str]:
         return tasks_with_signal(build_turn_batch(trajectories, self.collector.agents, credit=self.credit))

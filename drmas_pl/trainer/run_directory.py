@@ -247,8 +247,13 @@ def with_advantages(
         if trained
     }
     for trajectory in trajectories:
-        turns = tuple(replace(turn, advantage=given.get(id(turn))) for turn in trajectory.turns)
-        yield replace(trajectory, turns=turns, phase="train", iteration=iteration)
+        candidates = tuple(replace(turn, advantage=given.get(id(turn))) for turn in trajectory.candidates)
+        chosen = {(turn.index, turn.candidate): turn.advantage for turn in candidates}
+        turns = tuple(
+            replace(turn, advantage=chosen.get((turn.index, turn.candidate), given.get(id(turn))))
+            for turn in trajectory.turns
+        )
+        yield replace(trajectory, turns=turns, candidates=candidates, phase="train", iteration=iteration)
 
 
 def with_prompts(trajectories: Iterable[Trajectory], agents: Mapping[str, Agent]) -> Iterator[Trajectory]:
@@ -259,8 +264,10 @@ def with_prompts(trajectories: Iterable[Trajectory], agents: Mapping[str, Agent]
         agents: The agents that spoke, by name.
     """
     for trajectory in trajectories:
-        turns = tuple(
-            replace(turn, prompt=decode(agents[turn.agent].tokenizer, turn.prompt_ids))
-            for turn in trajectory.turns
+        turns, candidates = (
+            tuple(
+                replace(turn, prompt=decode(agents[turn.agent].tokenizer, turn.prompt_ids)) for turn in said
+            )
+            for said in (trajectory.turns, trajectory.candidates)
         )
-        yield replace(trajectory, turns=turns)
+        yield replace(trajectory, turns=turns, candidates=candidates)

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from drmas_pl.rollout.tree import Select
 from drmas_pl.types import SamplingParams
 from drmas_pl.utils.validation import check_fields
 from drmas_pl.workers.engine_phases import Residency
+
+Sampler = Literal["parallel", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,12 @@ class RolloutSettings:
     """How training trajectories are played.
 
     Attributes:
-        samples: Trajectories per task; the size of a task's group.
+        samples: Trajectories per task; under parallel sampling the size of a task's group.
+        sampler: Whether trajectories are sampled each on its own (``parallel``), or every prompt is given several candidates of which one
+            is played (``tree``).
+        candidates: K of ``tree``: candidates per prompt, the size of a prompt's group.
+        select: Which candidate is played, see :class:`~drmas_pl.rollout.tree.TreeSampling`.
+        select_temperature: Temperature of ``select=softmax``.
         max_draws: How often tasks are drawn until every trained task carries signal (dynamic sampling); 1 trains on what was drawn.
         align_turns: D by agent name: turns of the agent that each trajectory trains, others dropped or repeated at random.
         max_calls: Bound on LLM calls per trajectory.
@@ -34,6 +42,10 @@ class RolloutSettings:
     """
 
     samples: int = 8
+    sampler: Sampler = "parallel"
+    candidates: int = 8
+    select: Select = "argmax"
+    select_temperature: float = 1.0
     max_draws: int = 1
     align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
@@ -52,6 +64,7 @@ class RolloutSettings:
         check_fields(self)
         least = {
             "samples": 1,
+            "candidates": 1,
             "max_draws": 1,
             "max_calls": 1,
             "max_idle_iterations": 1,
@@ -74,12 +87,32 @@ class RolloutSettings:
             raise ValueError(
                 f"rollout.align_turns must name at least 1 turn per agent, got {dict(self.align_turns)}"
             )
-        if self.residency not in get_args(Residency):
-            raise ValueError(f"rollout.residency must be all or one, got {self.residency!r}")
+        self._check_choices()
+        if not 0 < self.select_temperature < float("inf"):
+            raise ValueError(
+                f"rollout.select_temperature must be positive and finite, got {self.select_temperature}; "
+                "for the candidate of the highest score use rollout.select=argmax"
+            )
         if self.staleness not in (0, 1):
             raise ValueError(f"rollout.staleness must be 0 or 1, got {self.staleness!r}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
+
+    def _check_choices(self) -> None:
+        for name, kind in (("sampler", Sampler), ("select", Select), ("residency", Residency)):
+            if getattr(self, name) not in get_args(kind):
+                names = " or ".join(get_args(kind))
+                raise ValueError(f"rollout.{name} must be {names}, got {getattr(self, name)!r}")
+
+    @property
+    def branches(self) -> bool:
+        """Whether prompts are given several candidates."""
+        return self.sampler == "tree" and self.candidates > 1
+
+    @property
+    def compared(self) -> int:
+        """Number of responses to a task's first prompt."""
+        return self.samples * (self.candidates if self.branches else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from drmas_pl.trainer.checkpoint import (
 from drmas_pl.trainer.checks import (
     TrainedAgent,
     check_contracts,
+    check_copies,
     check_critics,
     check_groups,
     check_method,
@@ -371,6 +372,8 @@ class MultiAgentTrainer(TrainerProperties):
             ConfigError: A setting names somebody else, or a method returns or raises what it must not.
         """
         check_names(team, estimator=self.estimator, credit=self.credit, rollout=self.rollout)
+        if self.rollout.branches:
+            check_copies(team, data.tasks("train"), seed=self.seed)
         if not self.env_check or self._checked is team:
             return
         check_contracts(team, data.tasks("train"), agents, seed=self.seed)
@@ -729,7 +732,7 @@ class MultiAgentTrainer(TrainerProperties):
             batch.advantage,
             trainable=trainable,
             scopes=self.estimator.scopes,
-            samples=self.rollout.samples,
+            samples=self.rollout.compared,
         )
         self.state.diagnosed(findings)
 

@@ -28,6 +28,7 @@ def scores(rule: CreditRule | None, **changes: Any) -> list[float]:
         (None, [3.0, 3.25, 3.0, 3.5]),
         (TeamReward(), [3.0, 3.25, 3.0, 3.5]),
         (TeamReward(alpha=0.5), [1.5, 1.75, 1.5, 2.0]),
+        (TeamReward(alpha=0.5, alpha_by_agent={"V": 2.0}), [1.5, 6.25, 1.5, 6.5]),
         (ReturnToGo(), [3.0, 3.75, 2.0, 2.5]),
         # S: 0.5·1 + 0.125·2, then 0.5·2; V: 1 + 0.25·2 + local 0.25 + 0.25·0.5, then 2 + 0.5
         (ReturnToGo(gamma=0.5), [0.75, 1.875, 1.0, 2.5]),
@@ -133,6 +134,7 @@ def test_nothing_played_is_credited_with_nothing(rule: CreditRule) -> None:
     ("make", "message"),
     [
         (lambda: TeamReward(alpha=-1.0), "alpha must be"),
+        (lambda: TeamReward(alpha_by_agent={"V": -1.0}), "alpha_by_agent.V must be"),
         (lambda: ReturnToGo(gamma=1.5), "gamma must be"),
         (lambda: TeamFuture(gamma=-0.1), "gamma must be"),
         (lambda: ZeroSum([]), r"critics must list at least one agent, got \[\]; write"),

@@ -74,7 +74,7 @@ def test_a_scope_groups_rows_that_agree_in_every_column(
 def test_unknown_scopes_are_refused(table: TurnBatch, scope: Any) -> None:
     with pytest.raises(
         ValueError,
-        match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'data_source', 'batch'\]",
+        match=r"a scope needs a list of names out of \['task', 'agent', 'turn', 'state', 'node', 'data_source', 'batch'\]",
     ):
         table.scope(scope)
 

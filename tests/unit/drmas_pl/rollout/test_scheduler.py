@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -380,3 +381,67 @@ def test_many_trajectories_on_two_stepped_engines_all_come_to_their_end() -> Non
     threads.shutdown()
     assert sorted(done) == list(range(40))
     assert len(list(itertools.chain.from_iterable(engines[0].batches))) > 40
+
+
+def test_environment_steps_of_one_trajectory_run_side_by_side_and_come_back_in_order() -> None:
+    engine = SteppedEngine(answer, lambda _: 1)
+    threads = EnvThreads(3)
+    scheduler = Scheduler([engine], env_executor=threads, env_latency=2)
+    both = threading.Barrier(3)
+    found: list[Any] = []
+
+    def step(number: int) -> int:
+        both.wait(allowed(5))
+        return number
+
+    async def play() -> None:
+        found.extend(await scheduler.gather([scheduler.environment(partial(step, n)) for n in range(3)]))
+        await scheduler.complete([(engine, request(1))])
+        found.append("spoken")
+
+    run(scheduler, play())
+    threads.shutdown()
+    assert found == [0, 1, 2, "spoken"]
+
+
+def test_the_first_fault_of_what_runs_side_by_side_is_raised_once_all_are_over() -> None:
+    scheduler = Scheduler([SteppedEngine(answer, lambda _: 1)])
+    over: list[str] = []
+
+    async def step(name: str, fault: Exception | None) -> None:
+        await asyncio.sleep(0)
+        over.append(name)
+        if fault is not None:
+            raise fault
+
+    async def play() -> None:
+        steps = [step("a", None), step("b", KeyError("b")), step("c", ValueError("c")), step("d", None)]
+        with pytest.raises(KeyError, match="b"):
+            await scheduler.gather(steps)
+        assert over == ["a", "b", "c", "d"]
+
+    run(scheduler, play())
+
+
+def test_what_runs_side_by_side_ends_with_the_collection() -> None:
+    engine, ended = Manual(), list[str]()
+    scheduler = Scheduler([engine])
+
+    async def ask(number: int) -> None:
+        try:
+            await scheduler.complete([(engine, request(number))])
+        finally:
+            ended.append(f"ask {number}")
+
+    async def fail() -> None:
+        while len(engine.futures) < 2:
+            await asyncio.sleep(0)
+        raise EngineError("broken")
+
+    async def play() -> None:
+        await scheduler.gather([ask(1), ask(2)])
+
+    with pytest.raises(EngineError, match="broken"):
+        run(scheduler, play(), fail())
+    assert sorted(ended) == ["ask 1", "ask 2"]
+    assert all(future.cancelled() for future in engine.futures.values())

@@ -20,6 +20,9 @@ from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker
 
+AT_GRPO = GroupNormalizer(
+    mean_scope=("task", "agent", "turn", "state"), std_scope=("task", "agent", "turn", "state")
+)
 MARSHAL = GroupNormalizer(mean_scope=("data_source", "agent"), std_scope=("agent", "data_source"))
 IN_REWARD = {"kl_coef": 0.1, "kl_in": "reward"}
 
@@ -54,6 +57,7 @@ def find(
         {"estimator": Standardized(GroupNormalizer())},
         {"estimator": LeaveOneOut(), "rollout": {"samples": 2, "max_draws": 10}},
         {"estimator": RoleBaseline(), "rollout": {"samples": 1}},
+        {"estimator": AT_GRPO, "rollout": {"samples": 1, "sampler": "tree", "max_draws": 10}},
         {"objective": IN_REWARD, "update": {"updates_per_iteration": 4, "epochs": 2}},
         {"objective": {"surrogate": "policy_gradient"}},
         {
@@ -77,7 +81,7 @@ def test_sound_methods_pass(settings: dict[str, Any]) -> None:
         ({"estimator": Inherited(BestOfK(k=9), parents={"editor": "writer"})}, "advantage.k=9 with"),
         (
             {"estimator": BestOfK(), "credit": TeamReward(alpha=0.5)},
-            r"the credit rule TeamReward\(alpha=0.5\) would be ignored; use credit=team credit.alpha=1",
+            r"the credit rule TeamReward\(alpha=0.5, .*\) would be ignored; use credit=team credit.alpha=1",
         ),
         (
             {"estimator": BestOfK(), "credit": ZeroSum(["editor"])},
@@ -90,6 +94,14 @@ def test_sound_methods_pass(settings: dict[str, Any]) -> None:
         (
             {"rollout": {"samples": 1, "max_draws": 10}},
             "got rollout.max_draws=10 with rollout.samples=1, which drops every task; raise rollout.samples",
+        ),
+        (
+            {"estimator": BestOfK(k=2), "rollout": {"sampler": "tree"}},
+            "got rollout.sampler=tree, whose candidates are scored one by one; use rollout.sampler=parallel",
+        ),
+        (
+            {"rollout": {"sampler": "tree", "align_turns": {"editor": 2}}},
+            "rollout.align_turns={'editor': 2} aligns the turns of whole trajectories, got rollout.sampler=tree",
         ),
     ],
 )
@@ -104,7 +116,11 @@ def test_runs_of_no_use_are_refused(settings: dict[str, Any], message: str) -> N
         ({"estimator": BestOfK()}, "pass@k values success alone: local rewards and penalties"),
         (
             {"estimator": MARSHAL},
-            "got the credit rule TeamReward(alpha=1.0), which makes another method of it",
+            "got the credit rule TeamReward(alpha=1.0, alpha_by_agent={}), which makes another method of it",
+        ),
+        (
+            {"estimator": Standardized(AT_GRPO)},
+            "got rollout.sampler=parallel, under which prompts differ once",
         ),
         ({"estimator": Standardized(MARSHAL), "credit": TeamFuture()}, "for MARSHAL use credit=return_to_go"),
         (

@@ -19,6 +19,13 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
             r"rollout.align_turns must name at least 1 turn per agent, got \{'search': 0\}",
         ),
         ({"residency": "two"}, "rollout.residency must be all or one, got 'two'"),
+        ({"sampler": "forest"}, "rollout.sampler must be parallel or tree, got 'forest'"),
+        ({"select": "worst"}, "rollout.select must be argmax or first or random or softmax, got 'worst'"),
+        ({"candidates": 0}, "rollout.candidates must be at least 1, got 0"),
+        (
+            {"select_temperature": 0.0},
+            "rollout.select_temperature must be positive and finite, got 0.0; for the candidate of the highest score use",
+        ),
         ({"max_calls": 0}, "rollout.max_calls must be at least 1, got 0"),
         ({"max_idle_iterations": 0}, "rollout.max_idle_iterations must be at least 1, got 0"),
         ({"max_concurrent": 0}, "rollout.max_concurrent must be at least 1, got 0"),
