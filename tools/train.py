@@ -142,10 +142,14 @@ def train(config: Any, values: list[Objective]) -> int:
     from hydra.types import RunMode
 
     from drmas_pl.config.compose import complete, resolved
+    from drmas_pl.config.sweeps import BASIC_SWEEPER
 
     hydra_config = HydraConfig.get()
-    job = hydra_config.job.num if hydra_config.mode == RunMode.MULTIRUN else None
-    return fit(resolved(complete(config, job=job)), values)
+    if hydra_config.mode != RunMode.MULTIRUN:
+        return fit(resolved(complete(config)))
+    plain = resolved(complete(config, job=hydra_config.job.num))
+    # Hydra's own sweeper goes through listed values whatever comes of them
+    return fit(plain, values if hydra_config.sweeper._target_ != BASIC_SWEEPER else None)
 
 
 def fit(config: dict[str, Any], values: list[Objective] | None = None, *, iteration: int = 0) -> int:

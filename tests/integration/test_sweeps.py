@@ -115,6 +115,16 @@ def test_a_search_whose_runs_fail_says_why_in_a_line(
     assert sweeper.returned == [None, None]
 
 
+def test_only_a_search_needs_a_validation(
+    sweeper: type[EndsSweeper], capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = "trainer.limit_val_batches=0"
+    assert main([*RUN, without]) == 0
+    assert main([*RUN, without, "--multirun", "seed=1,2", "output_dir=listed"]) == 0
+    assert search("optimizer.lr=interval(0.1,0.5)", without, "output_dir=drawn") == 2
+    assert "sweep_metric: this run never logged 'validation/success'" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="needs hydra-optuna-sweeper")
 def test_optuna_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
