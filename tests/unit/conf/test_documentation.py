@@ -48,6 +48,7 @@ WHOLE = (
     "model.chat_options",
     "advantage.parents",
     "rollout.align_turns",
+    "credit.alpha_by_agent",
     "cluster.groups",
     "engine.groups",
     "env.arguments",
