@@ -7,10 +7,12 @@ not.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 # models are too small for threads, and a process that forks must have none
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,25 +20,41 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from scripts.durability.table import Verdict, table
+from scripts.durability.table import Record, Trial, scratch, table
 
 PARTS = ("kills", "disks", "damages", "faults", "soak", "ray", "sglang")
+# "try again later"; see sysexits.h
+_UNFINISHED = 75
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code: 0 if every case passed."""
+    """Run the program and return its exit code: 0 if every case passed, 1 if one failed, 75 if time ran out before the last one."""
     arguments = _parser().parse_args(argv)
     _import_everything()
     began = time.monotonic()
-    verdicts: list[Verdict] = []
-    for verdict in _verdicts(arguments):
-        verdicts.append(verdict)
-        if verdict.faults:
-            print(f"{verdict.part}, {verdict.case}: {'; '.join(verdict.faults)}", file=sys.stderr, flush=True)
-    print(f"{len(verdicts)} cases", file=sys.stderr)
-    print(table(verdicts))
+    record = Record(arguments.record)
+    is_complete = True
+    with scratch() as place:
+        for trial in _trials(arguments, place):
+            if record.has_passed(trial):
+                continue
+            if time.monotonic() - began > 60 * arguments.stop_after:
+                is_complete = False
+                break
+            verdict = trial.judge()
+            record.add(verdict)
+            if verdict.faults:
+                print(
+                    f"{verdict.part}, {verdict.case}: {'; '.join(verdict.faults)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(table(record.verdicts))
     print(f"\n{time.monotonic() - began:.0f} s")
-    return int(any(verdict.faults for verdict in verdicts))
+    if not is_complete:
+        print("cases are left: the same command goes on")
+        return _UNFINISHED
+    return int(any(verdict.faults for verdict in record.verdicts))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,34 +72,50 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="length of the soak (default %(default)g)"
     )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        help="keep verdicts in this file; cases that passed are not tried again, and the table counts all of them",
+    )
+    parser.add_argument(
+        "--stop-after",
+        type=float,
+        default=math.inf,
+        help="begin no case after so many minutes; with --record the same command goes on later",
+    )
     return parser
 
 
-def _verdicts(arguments: argparse.Namespace) -> Iterator[Verdict]:
-    """Yield the verdicts of the chosen parts."""
+def _trials(arguments: argparse.Namespace, place: Path) -> Iterator[Trial]:
+    """Yield the cases of the chosen parts; runs to compare with are played in ``place``."""
     from scripts.durability import clusters, damages, disks, faults, kills, soak
     from scripts.durability.toy import FORMS
 
     short = arguments.short
 
-    def kill() -> Iterator[Verdict]:
+    def kill(folder: Path) -> Iterator[Trial]:
         if short:
-            yield from kills.kill("shared", {"-9": 3, "TERM": 1, "STOP": 1})
+            yield from kills.kill("shared", {"-9": 3, "TERM": 1, "STOP": 1}, folder)
             return
         for form in FORMS:
-            yield from kills.kill(form, {"-9": 28, "TERM": 8, "STOP": 4})
+            yield from kills.kill(form, {"-9": 28, "TERM": 8, "STOP": 4}, _made(folder / form))
 
-    parts: dict[str, Callable[[], Iterator[Verdict]]] = {
+    parts: dict[str, Callable[[Path], Iterator[Trial]]] = {
         "kills": kill,
-        "disks": lambda: disks.fill(4 if short else None),
-        "damages": lambda: damages.damage(12 if short else None),
-        "faults": lambda: faults.break_code(4 if short else None),
-        "soak": lambda: soak.soak(arguments.minutes),
-        "ray": lambda: clusters.kill("ray"),
-        "sglang": lambda: clusters.kill("sglang"),
+        "disks": lambda folder: disks.fill(folder, 4 if short else None),
+        "damages": lambda folder: damages.damage(folder, 12 if short else None),
+        "faults": lambda folder: faults.break_code(4 if short else None),
+        "soak": lambda folder: soak.soak(arguments.minutes),
+        "ray": lambda folder: clusters.kill("ray", folder),
+        "sglang": lambda folder: clusters.kill("sglang", folder),
     }
     for part in arguments.parts:
-        yield from parts[part]()
+        yield from parts[part](_made(place / part))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _import_everything() -> None:

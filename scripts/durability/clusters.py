@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from scripts.durability.compare import differences
 from scripts.durability.kills import continuation
-from scripts.durability.table import Verdict, judge, scratch
+from scripts.durability.table import Trial, trials
 from scripts.durability.toy import WORDS
 
 FORMS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,32 +28,41 @@ _SIGNALS: Final[Mapping[str, signal.Signals]] = {"-9": signal.SIGKILL, "TERM": s
 _ORPHAN_SECONDS: Final = 60.0
 
 
-def kill(form: str, shares: Sequence[float] = (0.5, 0.7, 0.9)) -> Iterator[Verdict]:
-    """Kill runs after shares of the time that a whole one takes; nothing where the package is not installed."""
+def kill(form: str, place: Path, shares: Sequence[float] = (0.5, 0.7, 0.9)) -> Iterator[Trial]:
+    """Yield kills after shares of the time that a whole run takes; none where the package is not installed.
+
+    The run that nothing happens to is played in ``place`` when it is first needed.
+    """
     if form == "ray" and find_spec("ray") is None:
         return
-    with scratch() as place:
-        words = [*WORDS, *FORMS[form]]
-        whole = place / "whole"
-        began = time.monotonic()
-        code, text = _train([*words, f"output_dir={whole}"], place)
-        seconds = time.monotonic() - began
-        if code != 0:
-            yield Verdict(form, "the run without faults", (f"exit code {code}: {text[-500:]}",))
-            return
-        cases = [f"{name} after {share * seconds:.1f} s" for name in _SIGNALS for share in shares]
-
-        def try_case(case: str, folder: Path) -> Iterable[str]:
-            return _try(case, folder, words, whole)
-
-        yield from judge(f"kill, {form}", cases, try_case)
+    words = [*WORDS, *FORMS[form]]
+    whole = functools.cache(lambda: _play_whole(words, place))
+    for name in _SIGNALS:
+        cases = [f"after {share:.0%} of the time" for share in shares]
+        yield from trials(f"kill {name}, {form}", cases, functools.partial(_try, whole, name, words))
 
 
-def _try(case: str, folder: Path, words: Sequence[str], whole: Path) -> Iterable[str]:
-    name, _, after = case.partition(" after ")
+def _play_whole(words: Sequence[str], place: Path) -> tuple[Path, float]:
+    """Play a run that nothing happens to, and return its folder and the seconds that it took.
+
+    Raises:
+        RuntimeError: It did not end well.
+    """
+    began = time.monotonic()
+    code, text = _train([*words, f"output_dir={place / 'whole'}"], place)
+    if code != 0:
+        raise RuntimeError(f"the run without faults ended with {code}: {text[-3000:]}")
+    return place / "whole", time.monotonic() - began
+
+
+def _try(
+    whole: Callable[[], tuple[Path, float]], name: str, words: Sequence[str], case: str, folder: Path
+) -> Iterable[str]:
+    expected, seconds = whole()
+    after = seconds * int(case.split()[1].rstrip("%")) / 100
     target = folder / "run"
     mine = [*words, f"output_dir={target}"]
-    code, text = _train(mine, folder, number=_SIGNALS[name], after=float(after.split()[0]))
+    code, text = _train(mine, folder, number=_SIGNALS[name], after=after)
     faults = ["traceback"] if "Traceback" in text else []
     orphans = _await_orphans(str(folder))
     faults += [f"{orphans} orphans"] if orphans else []
@@ -60,7 +70,7 @@ def _try(case: str, folder: Path, words: Sequence[str], whole: Path) -> Iterable
         faults.append(f"exit code {code} ({text[-300:]!r})")
     code, text = _train(continuation(target, mine), folder)
     faults += [] if code == 0 else [f"going on ended with {code} ({text[-300:]!r})"]
-    return [*faults, *differences(target, whole)]
+    return [*faults, *differences(target, expected)]
 
 
 def _train(

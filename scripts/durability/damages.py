@@ -17,7 +17,7 @@ import yaml
 from drmas_pl.trainer.manifest import seal_record
 from scripts.durability.compare import differences
 from scripts.durability.process import program, run
-from scripts.durability.table import Verdict, judge, scratch
+from scripts.durability.table import Trial, trials
 from scripts.durability.toy import WORDS
 
 MARK: Final = "executed"
@@ -145,16 +145,13 @@ def cases(base: Base) -> list[str]:
     return [*damaged, *entries, *states, *attacks]
 
 
-def damage(count: int | None = None) -> Iterator[Verdict]:
-    """Try damages; all of them, or ``count`` that differ."""
-    with scratch() as place:
-        base = make_base(place)
-        chosen = cases(base)
-        if count is not None:
-            chosen = chosen[1 :: max(len(chosen) // count, 1)][:count]
-        yield from judge(
-            "damaged and malicious folders", chosen, lambda case, folder: _try(case, folder, base)
-        )
+def damage(place: Path, count: int | None = None) -> Iterator[Trial]:
+    """Yield damages; all of them, or ``count`` that differ. The runs that are damaged are played in ``place``."""
+    base = make_base(place)
+    chosen = cases(base)
+    if count is not None:
+        chosen = chosen[1 :: max(len(chosen) // count, 1)][:count]
+    yield from trials("damaged and malicious folders", chosen, lambda case, folder: _try(case, folder, base))
 
 
 def _try(case: str, folder: Path, base: Base) -> Iterable[str]:

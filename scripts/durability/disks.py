@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import resource
 import shutil
@@ -14,7 +15,7 @@ from scripts.durability.compare import differences, leftovers
 from scripts.durability.file_operations import at_operation
 from scripts.durability.kills import Reference, finish, play_reference
 from scripts.durability.process import program, run
-from scripts.durability.table import Verdict, judge, scratch
+from scripts.durability.table import Trial, trials
 
 # Largest size that a file may have, in bytes: from nothing at all to all but the optimizer's state.
 SIZES: Final = (0, 100, 1_000, 5_000, 20_000, 60_000, 110_000, 150_000)
@@ -61,14 +62,13 @@ def cases() -> list[str]:
     return [*sizes, *obstacles, *gone, *read_only]
 
 
-def fill(count: int | None = None) -> Iterator[Verdict]:
-    """Try states of disks; all of them, or ``count`` that differ."""
+def fill(place: Path, count: int | None = None) -> Iterator[Trial]:
+    """Yield states of disks; all of them, or ``count`` that differ. The run to compare with is played in ``place``."""
     chosen = cases()
     if count is not None:
         chosen = chosen[3 :: max(len(chosen) // count, 1)][:count]
-    with scratch() as place:
-        reference = play_reference("shared", place)
-        yield from judge("disks", chosen, lambda case, folder: _try(case, folder, reference))
+    reference = functools.cache(lambda: play_reference("shared", place))
+    yield from trials("disks", chosen, lambda case, folder: _try(case, folder, reference()))
 
 
 def _try(case: str, folder: Path, reference: Reference) -> Iterable[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.durability.process import program, run
-from scripts.durability.table import Verdict, judge
+from scripts.durability.table import Trial, trials
 from scripts.durability.toy import ERRORS, RESULTS, WORDS
 
 PLACES: Final = ("env.begin", "env.act", "team.begin", "team.play")
@@ -22,12 +22,12 @@ def cases() -> list[str]:
     return [*errors, *(f"env.act returns {kind}" for kind in RESULTS)]
 
 
-def break_code(count: int | None = None) -> Iterator[Verdict]:
-    """Try faults; all of them, or ``count`` that differ."""
+def break_code(count: int | None = None) -> Iterator[Trial]:
+    """Yield faults; all of them, or ``count`` that differ."""
     chosen = cases()
     if count is not None:
         chosen = chosen[2 :: max(len(chosen) // count, 1)][:count]
-    yield from judge("faults of code", chosen, _try)
+    yield from trials("faults of code", chosen, _try)
 
 
 def _try(case: str, folder: Path) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from scripts.durability.compare import differences, leftovers
 from scripts.durability.file_operations import at_operation, count_operations
 from scripts.durability.process import Outcome, program, run
-from scripts.durability.table import Verdict, judge, scratch, spread
+from scripts.durability.table import Trial, spread, trials
 from scripts.durability.toy import FORMS, WORDS
 
 SIGNALS: Final[Mapping[str, signal.Signals]] = {
@@ -56,39 +57,39 @@ def play_reference(form: str, folder: Path) -> Reference:
     return Reference(target, words, record.read_text().splitlines())
 
 
-def kill(form: str, points: Mapping[str, int]) -> Iterator[Verdict]:
-    """Kill runs of one form.
+def kill(form: str, points: Mapping[str, int], place: Path) -> Iterator[Trial]:
+    """Yield kills of runs of one form.
 
     Args:
         form: Key of :data:`~scripts.durability.toy.FORMS`.
         points: Number of moments by key of :data:`SIGNALS`.
+        place: Folder for the run that nothing happens to, which is played when it is first needed.
     """
-    with scratch() as place:
-        reference = play_reference(form, place)
-        for name, count in points.items():
-            moments = [str(number) for number in spread(count, len(reference.operations))]
-            yield from judge(f"kill {name}, {form}", moments, _killing(reference, name))
+    reference = functools.cache(lambda: play_reference(form, place))
+    for name, count in points.items():
+        moments = [f"{number} of {count}" for number in range(1, count + 1)]
+        yield from trials(f"kill {name}, {form}", moments, functools.partial(_try_moment, reference, name))
 
 
-def _killing(reference: Reference, name: str) -> Callable[[str, Path], Iterator[str]]:
-    def try_moment(moment: str, folder: Path) -> Iterator[str]:
-        target = folder / "run"
+def _try_moment(play: Callable[[], Reference], name: str, moment: str, folder: Path) -> Iterator[str]:
+    """Kill a run at one of as many moments, which are spread over its file operations, and go on with it."""
+    reference = play()
+    target = folder / "run"
+    index, count = map(int, moment.split(" of "))
+    operation = spread(count, len(reference.operations))[index - 1]
 
-        def act() -> None:
-            os.kill(os.getpid(), SIGNALS[name])
+    def act() -> None:
+        os.kill(os.getpid(), SIGNALS[name])
 
-        words = [*reference.words, f"output_dir={target}"]
-        first = run(program(words), prepare=at_operation(target, int(moment), act), folder=folder)
-        where = reference.operations[int(moment) - 1]
-        faults = [*first.faults, *_wrong_end(first, name)]
-        if name != "-9":
-            # a lock whose removal was interrupted is taken over by the next process
-            faults += [fault for fault in leftovers(target) if "run.lock" not in fault]
-        faults += finish(target, words, folder)
-        faults += differences(target, reference.folder)
-        yield from (f"{fault} (at {where})" for fault in faults)
-
-    return try_moment
+    words = [*reference.words, f"output_dir={target}"]
+    first = run(program(words), prepare=at_operation(target, operation, act), folder=folder)
+    faults = [*first.faults, *_wrong_end(first, name)]
+    if name != "-9":
+        # a lock whose removal was interrupted is taken over by the next process
+        faults += [fault for fault in leftovers(target) if "run.lock" not in fault]
+    faults += finish(target, words, folder)
+    faults += differences(target, reference.folder)
+    yield from (f"{fault} (at {reference.operations[operation - 1]})" for fault in faults)
 
 
 def _wrong_end(outcome: Outcome, name: str) -> list[str]:

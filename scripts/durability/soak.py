@@ -11,22 +11,26 @@ from pathlib import Path
 from typing import Final
 
 from scripts.durability.process import run
-from scripts.durability.table import Verdict, scratch
+from scripts.durability.table import Trial
 from scripts.durability.toy import FORMS, WORDS
 
 # What a process may grow by after its first runs, in MB.
 MOST_MEGABYTES: Final = 60.0
 
 
-def soak(minutes: float) -> Iterator[Verdict]:
-    """Train in one process for so many minutes."""
-    with scratch() as folder:
-        record = folder / "faults"
-        outcome = run(lambda: _train(minutes, folder, record), folder=folder, limit=60 * minutes + 600)
-        faults = [*outcome.faults, *(record.read_text().splitlines() if record.exists() else ())]
-        if outcome.code != 0:
-            faults.append(f"exit code {outcome.code} ({outcome.text[-300:]!r})")
-        yield Verdict("soak", f"{minutes:g} minutes", tuple(faults))
+def soak(minutes: float) -> Iterator[Trial]:
+    """Yield one case: training in one process for so many minutes."""
+    yield Trial("soak", f"{minutes:g} minutes", lambda folder: _try(minutes, folder))
+
+
+def _try(minutes: float, folder: Path) -> list[str]:
+    record = folder / "faults"
+    outcome = run(lambda: _train(minutes, folder, record), folder=folder, limit=60 * minutes + 600)
+    faults = [*outcome.faults, *(record.read_text().splitlines() if record.exists() else ())]
+    if outcome.code != 0:
+        faults.append(f"exit code {outcome.code} ({outcome.text[-300:]!r})")
+    print("\n".join(line for line in outcome.text.splitlines() if line.startswith("soak: ")))
+    return faults
 
 
 def _train(minutes: float, folder: Path, record: Path) -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
-
-PASSED: Final = "passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,66 @@ def table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, *([""] if told else []), *told])
 
 
-def judge(
-    part: str, cases: Iterable[str], try_case: Callable[[str, Path], Iterable[str]]
-) -> Iterator[Verdict]:
-    """Try every case in a folder of its own, and yield what came of it."""
-    for case in cases:
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One case that has not been tried yet.
+
+    Attributes:
+        part: Row of the table.
+        case: What is done.
+        attempt: Does it in the folder that it is given, and returns what must not have happened.
+    """
+
+    part: str
+    case: str
+    attempt: Callable[[Path], Iterable[str]]
+
+    def judge(self) -> Verdict:
+        """Try the case in a folder of its own."""
         with scratch() as folder:
-            yield Verdict(part, case, tuple(try_case(case, folder)))
+            return Verdict(self.part, self.case, tuple(self.attempt(folder)))
+
+
+def trials(part: str, cases: Iterable[str], attempt: Callable[[str, Path], Iterable[str]]) -> Iterator[Trial]:
+    """Yield the cases of a part."""
+    for case in cases:
+        yield Trial(part, case, functools.partial(attempt, case))
+
+
+class Record:
+    """Verdicts in a file, by which the cases of a long program are tried in several calls.
+
+    Args:
+        file: One JSON object per line; None keeps them for this call alone.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._verdicts: dict[tuple[str, str], Verdict] = {}
+        if file is not None and file.exists():
+            for line in file.read_text().splitlines():
+                record = json.loads(line)
+                self._keep(Verdict(record["part"], record["case"], tuple(record["faults"])))
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The last verdict on every case, in the order in which cases were first tried."""
+        return list(self._verdicts.values())
+
+    def has_passed(self, trial: Trial) -> bool:
+        """Tell whether a case was tried and nothing was wrong with it; those that failed are tried again."""
+        found = self._verdicts.get((trial.part, trial.case))
+        return found is not None and not found.faults
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict."""
+        self._keep(verdict)
+        if self._file is not None:
+            with self._file.open("a") as stream:
+                stream.write(json.dumps(asdict(verdict)) + "\n")
+
+    def _keep(self, verdict: Verdict) -> None:
+        self._verdicts[verdict.part, verdict.case] = verdict
 
 
 @contextmanager

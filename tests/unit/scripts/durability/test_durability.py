@@ -17,18 +17,20 @@ from scripts.durability.compare import leftovers
 from scripts.durability.file_operations import at_operation, count_operations
 from scripts.durability.kills import continuation
 from scripts.durability.process import run
-from scripts.durability.table import Verdict, judge, spread, table
+from scripts.durability.table import Record, Trial, Verdict, spread, table, trials
 
 ROOT = Path(__file__).parents[4]
 PIECES = """
 from drmas_pl.trainer import run_directory
+from pathlib import Path
 from scripts import torture
 from scripts.durability import damages, kills
-from scripts.durability.table import table
+from scripts.durability.table import scratch, table
 torture._import_everything()
 # drawing takes longer than everything else
 run_directory.plot_run = lambda records, path, **how: path.write_bytes(b"")
-found = [*kills.kill("shared", {"-9": 1, "TERM": 1}), *damages.damage(12)]
+with scratch() as place:
+    found = [trial.judge() for trial in (*kills.kill("shared", {"-9": 1, "TERM": 1}, place), *damages.damage(place, 12))]
 print(table(found))
 assert len(found) == 14 and not any(verdict.faults for verdict in found)
 """
@@ -97,7 +99,9 @@ def test_a_run_without_configuration_is_started_again(tmp_path: Path) -> None:
 
 
 def test_cases_are_counted_and_those_that_failed_are_shown(tmp_path: Path) -> None:
-    verdicts = list(judge("kills", ["a", "b"], lambda case, folder: ["lost"] * (case == "b")))
+    verdicts = [
+        trial.judge() for trial in trials("kills", ["a", "b"], lambda case, folder: ["lost"] * (case == "b"))
+    ]
     assert verdicts == [Verdict("kills", "a"), Verdict("kills", "b", ("lost",))]
     assert table(verdicts).splitlines()[2].split() == ["kills", "2", "1", "1"]
     assert table(verdicts).endswith("kills, b: lost")
@@ -147,3 +151,23 @@ def test_parts_are_chosen() -> None:
     parse = torture._parser().parse_args
     assert list(parse([]).parts) == ["kills", "disks", "damages", "faults"]
     assert parse(["--parts", "soak", "--minutes", "5"]).minutes == 5
+
+
+def test_a_long_program_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    wrong = ["b"]
+
+    def attempt(case: str, folder: Path) -> list[str]:
+        tried.append(case)
+        return ["lost"] if case in wrong else []
+
+    monkeypatch.setattr(torture, "_trials", lambda arguments, place: trials("kills", "abc", attempt))
+    monkeypatch.setattr(torture, "_import_everything", lambda: None)
+    words = ["--record", str(tmp_path / "record.jsonl")]
+    assert torture.main([*words, "--stop-after", "-1"]) == 75 and tried == []
+    assert torture.main(words) == 1 and tried == ["a", "b", "c"]
+    wrong.clear()
+    assert torture.main(words) == 0 and tried[3:] == ["b"], "what passed is not tried again"
+    record = Record(tmp_path / "record.jsonl")
+    assert [verdict.case for verdict in record.verdicts] == ["a", "b", "c"]
+    assert record.has_passed(Trial("kills", "b", lambda folder: ())), "the last verdict counts"
