@@ -315,7 +315,8 @@ class Agent(L.LightningModule):
             **overrides: Settings that replace the saved ones.
 
         Raises:
-            CheckpointError: There is no agent in it, or its class may not or cannot be imported, or is no subclass of this one.
+            CheckpointError: There is no agent in it, a file of it is damaged, or its class may not be imported or is no
+                subclass of this one.
         """
         if args:
             raise TypeError(f"load_from_checkpoint takes settings by name, got {args!r}; write name=value")

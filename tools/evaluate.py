@@ -21,8 +21,8 @@ from drmas_pl.tools.program import run_program
 if TYPE_CHECKING:
     from drmas_pl.config.build import Run
     from drmas_pl.config.evaluation import EvaluationPlan
-    from drmas_pl.trainer.manifest import Manifest
     from drmas_pl.types import Trajectory
+    from drmas_pl.utils.manifest import Manifest
 
 USAGE = """usage: drmas evaluate checkpoint=FOLDER [split=test] [setting=value ...]
        drmas evaluate +env=ENV +agents=TEAM model=MODEL [setting=value ...]

@@ -89,18 +89,20 @@ def export(
         adapter: Write an adapter as it is.
 
     Raises:
-        CheckpointError: There is no checkpoint.
+        CheckpointError: There is no checkpoint, or it is damaged.
         ConfigError: The agent is unknown or has no adapter, or the folder holds something already.
     """
     from drmas_pl.report.cards import model_card, write_card
     from drmas_pl.report.run_files import read_run
-    from drmas_pl.trainer.checkpoint import find_checkpoint, read_manifest
+    from drmas_pl.trainer.checkpoint import find_checkpoint
+    from drmas_pl.utils.checkpoint_damage import check_checkpoint, read_checked
 
     found = find_checkpoint(checkpoint)
-    manifest = read_manifest(found)
+    manifest = read_checked(found, content=False)
     if agent not in manifest.agents:
         raise ConfigError(f"--agent must be one of {sorted(manifest.agents)}, got {agent!r}")
     check_output(output)
+    check_checkpoint(found, manifest, parts=[f"agents/{agent}", f"groups/{manifest.agents[agent]}"])
     weights = found / "groups" / manifest.agents[agent]
     description = json.loads((found / "agents" / agent / "agent.json").read_text(encoding="utf-8"))
     written = copy_adapter(weights, output) if adapter else save_model(weights, output, description, dtype)

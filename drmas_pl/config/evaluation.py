@@ -18,8 +18,9 @@ from drmas_pl.config.model_settings import role_model, with_named_roles
 from drmas_pl.config.stored import CONFIG, changed_config, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, read_checked
-from drmas_pl.trainer.manifest import Manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint
+from drmas_pl.utils.checkpoint_damage import read_checked
+from drmas_pl.utils.manifest import Manifest
 from drmas_pl.utils.trust import Trust
 
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.

@@ -11,8 +11,9 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from drmas_pl.errors import ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint, read_checked
+from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint
 from drmas_pl.utils.atomic import write_atomically
+from drmas_pl.utils.checkpoint_damage import read_checked
 from drmas_pl.utils.folder_lock import check_free
 from drmas_pl.utils.storage import writing
 

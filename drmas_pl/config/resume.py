@@ -14,8 +14,9 @@ from drmas_pl.config.model_settings import role_model
 from drmas_pl.config.stored import CONFIG, changed_config, leaves, read_config
 from drmas_pl.config.trust import check_trust, take_trust
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint, read_checked
-from drmas_pl.trainer.manifest import Manifest
+from drmas_pl.trainer.checkpoint import find_checkpoint, holds_checkpoint
+from drmas_pl.utils.checkpoint_damage import read_checked
+from drmas_pl.utils.manifest import Manifest
 from drmas_pl.utils.trust import Trust
 
 # Where a run is, and not what it is.

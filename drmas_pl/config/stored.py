@@ -32,6 +32,7 @@ from drmas_pl.config.compose import (
 from drmas_pl.config.keys import check_keys, replaced_keys
 from drmas_pl.config.literal import literal_values
 from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.utils.validation import shown
 
 CONFIG = "config.yaml"
 # What the file of every run has, of whatever version.
@@ -76,6 +77,38 @@ def _check_sections(config: Mapping[str, Any]) -> None:
             raise ValueError(f"{path} is missing, or damaged")
 
 
+def _check_kinds(stored: Mapping[str, Any], default: Mapping[str, Any], file: Path) -> None:
+    """Raise where a section, a role or the settings of a worker group are no mapping.
+
+    Raises:
+        CheckpointError: One is not.
+    """
+    sections = [key for key, value in default.items() if isinstance(value, Mapping)]
+    places = [*sections, *(f"agents.roles.{role}" for role in stored["agents"]["roles"])]
+    for section in ("engine", "cluster"):
+        places += [
+            f"{section}.groups",
+            *(f"{section}.groups.{name}" for name in _at(stored, f"{section}.groups")),
+        ]
+    for place in places:
+        found = _at(stored, place)
+        if not isinstance(found, Mapping):
+            raise CheckpointError(
+                f"{file} cannot be read ({place} must be a mapping, got {shown(found)}); "
+                "a checkpoint is used with the configuration of its run"
+            )
+
+
+def _at(config: Mapping[str, Any], place: str) -> Any:
+    """Return what is at a dotted place, an empty mapping where nothing is, and the first thing on the way that is no mapping."""
+    found: Any = config
+    for name in place.split("."):
+        found = found.get(name) or {}
+        if not isinstance(found, Mapping):
+            break
+    return found
+
+
 def changed_config(
     stored: Mapping[str, Any], overrides: Sequence[str], *, folder: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -102,6 +135,7 @@ def changed_config(
     chosen = {key: value or "" for _, prefix, key, value in parts if prefix != "~" and key in choices.groups}
     check_choices(chosen, choices)
     default = compose_plain(searchpath)
+    _check_kinds(stored, default, folder / CONFIG)
     config = OmegaConf.create(_referring(_completed(stored, default)))
     config.output_dir = escaped(str(folder))
     before = resolved(config)

@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from drmas_pl.errors import CheckpointError
+from drmas_pl.utils.checkpoint_damage import check_checkpoint, read_checked
+from drmas_pl.utils.manifest import MANIFEST
 from drmas_pl.utils.trust import VARIABLE, Trust, imported_class, own_part
 
 Agent = TypeVar("Agent", bound=nn.Module)
@@ -62,12 +64,13 @@ def load(kind: type[Agent], path: Path, overrides: Mapping[str, Any], trust: Tru
         trust: What may be imported besides the library's own classes.
 
     Raises:
-        CheckpointError: There is no agent in it, its class may not be imported, or is no subclass of ``kind``.
+        CheckpointError: There is no agent in it, a file is damaged, its class may not be imported, or is no subclass of ``kind``.
     """
     if path.is_file():
         return _load_file(kind, path, overrides, trust)
     from drmas_pl.models.loading import load_model
 
+    _check_files(path)
     try:
         record = json.loads((path / "agent.json").read_text())
         folder = (path / record["model"]).resolve()
@@ -77,6 +80,16 @@ def load(kind: type[Agent], path: Path, overrides: Mapping[str, Any], trust: Tru
         ) from error
     agent: Any = _build(kind, record, overrides, path, trust)
     return agent.bind(*load_model(str(folder)))
+
+
+def _check_files(path: Path) -> None:
+    """Make sure that the files of an agent in a run's checkpoint are what was written; other folders have no checksums."""
+    checkpoint = path.absolute().parent.parent
+    if path.absolute().parent.name != "agents" or not (checkpoint / MANIFEST).exists():
+        return
+    manifest = read_checked(checkpoint, parts=[f"agents/{path.name}"])
+    if path.name in manifest.agents:
+        check_checkpoint(checkpoint, manifest, parts=[f"groups/{manifest.agents[path.name]}"])
 
 
 def _load_file(kind: type[Agent], path: Path, overrides: Mapping[str, Any], trust: Trust) -> Agent:

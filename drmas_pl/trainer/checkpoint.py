@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -30,9 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drmas_pl.errors import CheckpointError, NonFiniteWeights, StorageError
-from drmas_pl.trainer.manifest import MANIFEST, Manifest, checkpoint_names, read_manifest
 from drmas_pl.utils.atomic import flush_folder, write_atomically
-from drmas_pl.utils.checksums import find_damage, seal_files
+from drmas_pl.utils.checkpoint_damage import other_checkpoint, read_checked
+from drmas_pl.utils.checksums import seal_files
+from drmas_pl.utils.manifest import MANIFEST, Manifest, checkpoint_names, read_manifest
 from drmas_pl.utils.storage import writing
 
 if TYPE_CHECKING:
@@ -87,62 +87,8 @@ def _last(folder: Path) -> Path | None:
             if (whole / MANIFEST).is_file():
                 return whole
     raise CheckpointError(
-        f"no checkpoint in {folder}: {pointer.name} names {name[:80]}, which is not there; {_other_checkpoint(folder)}"
+        f"no checkpoint in {folder}: {pointer.name} names {name[:80]}, which is not there; {other_checkpoint(folder)}"
     )
-
-
-def check_checkpoint(path: Path, manifest: Manifest, *, content: bool = True) -> None:
-    """Make sure that every file of a checkpoint is what was written.
-
-    Args:
-        path: Checkpoint folder.
-        manifest: Its manifest; one of an earlier version says nothing about files, which is told.
-        content: Whether to read the files; otherwise only their lengths are compared, which takes no time.
-
-    Raises:
-        CheckpointError: A file is damaged or missing.
-    """
-    if not manifest.files:
-        if content:
-            log.warning(
-                "checkpoint %s has no checksums, since an earlier version wrote it; damage is not noticed",
-                path,
-            )
-        return
-    damage = find_damage(path, manifest.files, content=content)
-    if damage is not None:
-        raise CheckpointError(
-            f"checkpoint {path} is damaged: {damage}; {_other_checkpoint(path.parent, but=path.name)}"
-        )
-
-
-def read_checked(path: Path, *, content: bool = True) -> Manifest:
-    """Read a checkpoint's manifest and check its files, see :func:`check_checkpoint`.
-
-    Raises:
-        CheckpointError: The manifest or a file is damaged; the newest whole checkpoint beside it is named.
-    """
-    try:
-        manifest = read_manifest(path)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; {_other_checkpoint(path.parent, but=path.name)}") from error
-    check_checkpoint(path, manifest, content=content)
-    return manifest
-
-
-def _other_checkpoint(folder: Path, *, but: str = "") -> str:
-    """Say how to go on without a damaged checkpoint."""
-    for path in checkpoint_names(folder):
-        if path.name != but and _is_whole(path):
-            return f"the newest whole one is {path.name}, go on from it with {shlex.quote(f'resume={path}')}"
-    return f"there is no other whole one in {folder}, so start a new run"
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        return find_damage(path, read_manifest(path).files) is None
-    except CheckpointError:
-        return False
 
 
 def aside(target: Path) -> Path:

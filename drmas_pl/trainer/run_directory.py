@@ -22,11 +22,11 @@ from drmas_pl.errors import CheckpointError, StorageError
 from drmas_pl.report.run_page import write_page
 from drmas_pl.tokens import decode
 from drmas_pl.trainer.checkpoint import find_checkpoint
-from drmas_pl.trainer.manifest import read_manifest
 from drmas_pl.trainer.plot import plot_run
 from drmas_pl.types import Trajectory
 from drmas_pl.utils.atomic import write_atomically
 from drmas_pl.utils.folder_lock import FolderLock
+from drmas_pl.utils.manifest import read_manifest
 from drmas_pl.utils.storage import writing
 
 log = logging.getLogger(__name__)

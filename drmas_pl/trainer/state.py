@@ -22,8 +22,8 @@ from drmas_pl.team import Team
 from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.evaluation import Evaluation
 from drmas_pl.trainer.fault_tolerance import StageRetry
-from drmas_pl.trainer.manifest import Manifest
 from drmas_pl.trainer.rollouts import SyncRollouts
+from drmas_pl.utils.manifest import Manifest
 from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
 log = logging.getLogger(__name__)

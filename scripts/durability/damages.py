@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from drmas_pl.trainer.manifest import seal_record
+from drmas_pl.utils.manifest import seal_record
 from scripts.durability.compare import differences
 from scripts.durability.process import program, run
 from scripts.durability.table import Trial, trials

@@ -150,3 +150,10 @@ def write_paid_length(folder: Path) -> Path:
         for step in range(1, 7)
     ]
     return write_folder(folder, records=records, config=team_config(), summary={"metric": "x"})
+
+
+def flip_bit(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

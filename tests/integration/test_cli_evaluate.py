@@ -19,8 +19,8 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.env import StepResult
 from drmas_pl.tools.evaluate import main
 from drmas_pl.tools.train import main as train
-from drmas_pl.trainer.manifest import seal_record
 from drmas_pl.types import MetricInfo
+from drmas_pl.utils.manifest import seal_record
 from scripts.durability.damages import reseal
 from tests.helpers.toy import TEAM_WORDS, EvenEnv, make_tasks
 

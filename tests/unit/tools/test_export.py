@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from pyarrow import parquet
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.tools.export import main
-from tests.helpers.run_folders import write_folder
+from tests.helpers.run_folders import flip_bit, write_folder
 from tests.helpers.runs import run
 
 
@@ -118,6 +119,19 @@ def test_what_cannot_be_exported_is_one_line(
     (tmp_path / "full" / "file").touch()
     assert main([str(folder), "--agent", "writer", "--output", str(tmp_path / "full")]) == 1
     assert "holds files already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["groups/writer/model.safetensors", "agents/writer/agent.json"])
+def test_what_is_damaged_is_not_exported(
+    folder: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "run"
+    shutil.copytree(folder, damaged)
+    flip_bit(damaged / "checkpoints/iteration-000001" / name)
+    assert main([str(damaged), "--agent", "writer", "--output", str(tmp_path / "x")]) == 1
+    error = capsys.readouterr().err
+    assert f"{name} is not what was written" in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_run_that_recorded_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

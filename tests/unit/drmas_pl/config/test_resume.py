@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import yaml
 
 from drmas_pl.config.resume import ResumePlan, plan_resume
 from drmas_pl.errors import CheckpointError, ConfigError
-from drmas_pl.trainer.manifest import Manifest
 from drmas_pl.utils.checksums import seal_files
+from drmas_pl.utils.manifest import Manifest
 from tests.helpers.launching import configure
 
 SEARCH = ("+env=search", "+agents=hierarchy")
@@ -193,6 +194,22 @@ def test_without_the_configuration_of_the_run_the_whole_command_line_is_needed(m
         (lambda text: text.replace("  roles:", "  rules:"), "agents.roles is missing, or damaged"),
         (lambda text: "[" * 5000, "cannot be read"),
         (lambda text: "7", "cannot be read"),
+        (
+            lambda text: re.sub(r"^engine:", "engine: x\nother:", text, flags=re.M),
+            "engine must be a mapping, got 'x'",
+        ),
+        (
+            lambda text: re.sub(r"^optimizer:\n", "optimizer: [1]\nother:\n", text, flags=re.M),
+            "optimizer is missing",
+        ),
+        (
+            lambda text: re.sub(r"^credit:\n", "credit: [1]\nother:\n", text, flags=re.M),
+            "credit must be a mapping",
+        ),
+        (
+            lambda text: text.replace("groups: {}", "groups: {x: 3}"),
+            r"engine\.groups\.x must be a mapping, got 3",
+        ),
     ],
 )
 def test_a_damaged_configuration_is_a_sentence(

@@ -9,6 +9,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader
 
@@ -18,8 +19,11 @@ from drmas_pl.data.recorded import collate_rows
 from drmas_pl.errors import CheckpointError
 from drmas_pl.models.loading import load_model
 from drmas_pl.testing import tiny_policy
+from drmas_pl.trainer.checkpoint import save_checkpoint
 from drmas_pl.types import Observation
-from tests.helpers.toy import Speaker
+from drmas_pl.utils.manifest import Manifest
+from tests.helpers.run_folders import flip_bit
+from tests.helpers.toy import Speaker, make_groups
 
 ROWS = [
     TrainingRow("writer", (5, 6), (7, 8), (-5.0, -6.0), 1.0),
@@ -142,3 +146,21 @@ def test_a_ckpt_file_with_other_weights_is_refused(tmp_path: Path) -> None:
     ):
         Speaker.load_from_checkpoint(tmp_path / "other.ckpt")
     assert trainer.global_step == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["agents/writer/agent.json", "groups/writer/model.safetensors", "groups/writer/config.json"]
+)
+def test_a_damaged_file_of_an_agent_in_a_checkpoint_is_noticed(tmp_path: Path, name: str) -> None:
+    groups = make_groups(Fabric(accelerator="cpu", devices=1))
+    names = {"writer": "writer", "editor": "editor"}
+    manifest = Manifest(3, 7, names, dict.fromkeys(names, "1"), {})
+    saved = save_checkpoint(tmp_path, groups, manifest)
+    flip_bit(saved / name)
+    with pytest.raises(CheckpointError, match=f"is damaged: {name} is not what was written"):
+        Speaker.load_from_checkpoint(saved / "agents/writer")
+    # what other agents have is not read
+    assert Speaker.load_from_checkpoint(saved / "agents/editor").name == "editor"
+    (saved / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"cannot be read \(manifest.json"):
+        Speaker.load_from_checkpoint(saved / "agents/editor")

@@ -19,10 +19,10 @@ from drmas_pl.trainer.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     prune_checkpoints,
-    read_checked,
     save_checkpoint,
 )
-from drmas_pl.trainer.manifest import Manifest, read_manifest
+from drmas_pl.utils.checkpoint_damage import read_checked
+from drmas_pl.utils.manifest import Manifest, read_manifest
 from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import make_groups
 

@@ -11,8 +11,8 @@ import pytest
 
 from drmas_pl.trainer.diagnosis import Finding
 from drmas_pl.trainer.evaluation import Evaluation
-from drmas_pl.trainer.manifest import STATE
 from drmas_pl.trainer.state import RunState, limit_batches, peak_rss_mb
+from drmas_pl.utils.manifest import STATE
 from tests.helpers.toy import EvenEnv, WriterEditor
 
 

@@ -21,10 +21,10 @@ from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.env import StepResult
 from drmas_pl.errors import CheckpointError, ConfigError, TrainingStopped
 from drmas_pl.trainer.checks import TrainedAgent
-from drmas_pl.trainer.manifest import read_manifest
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.state import run_marks
 from drmas_pl.trainer.trainer import MultiAgentTrainer
+from drmas_pl.utils.manifest import read_manifest
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.policy_worker import PolicyWorker

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from drmas_pl.errors import CheckpointError
-from drmas_pl.trainer.manifest import Manifest, checkpoint_names, read_manifest, seal_record
 from drmas_pl.utils.checksums import FileMark
+from drmas_pl.utils.manifest import Manifest, checkpoint_names, read_manifest, seal_record
 
 GOOD = Manifest(
     3,
