@@ -32,7 +32,7 @@ from drmas_pl.optim import (
     describe_optimizer,
     make_optimizer_settings,
 )
-from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened
+from drmas_pl.parsing import FinishReason, Grammar, Parsed, parse_opened, without_cjk
 from drmas_pl.prompts import Overflow, Prompt, Template
 from drmas_pl.tokens import decode
 from drmas_pl.types import GenerationRequest, Observation, SamplingParams, Turn
@@ -56,6 +56,7 @@ class Agent(L.LightningModule):
         overflow: What to leave out of a prompt that exceeds it.
         invalid_penalty: Coefficient c subtracted from the score of a turn that is not valid.
         on_truncated: Whether a turn cut by the token limit is penalised like an invalid one, kept as it is, or left out of training.
+        forbid_cjk: Take a response with Chinese, Japanese or Korean characters for malformed, as published baselines do.
         objective: The loss: an :class:`~drmas_pl.algorithms.objective.Objective`, which is kept as it is, or settings of
             :class:`~drmas_pl.algorithms.objective.PolicyObjective`.
         optimizer: Optimizer settings for a stock Trainer, or what :func:`~drmas_pl.optim.make_optimizer_settings` reads them from; worker
@@ -80,6 +81,7 @@ class Agent(L.LightningModule):
         overflow: Overflow = "newest",
         invalid_penalty: float = 0.0,
         on_truncated: OnTruncated = "penalise",
+        forbid_cjk: bool = False,
         objective: Objective | Mapping[str, Any] | None = None,
         optimizer: OptimizerSettings | Mapping[str, Any] | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class Agent(L.LightningModule):
         self.overflow: Overflow = overflow
         self.invalid_penalty = invalid_penalty
         self.on_truncated = on_truncated
+        self.forbid_cjk = forbid_cjk
         self.objective = make_objective(objective)
         self.optimizer_settings = make_optimizer_settings(optimizer)
         self.policy: nn.Module | None = None
@@ -154,8 +157,10 @@ class Agent(L.LightningModule):
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Read what the agent wrote."""
         if self.think_opened:
-            return parse_opened(self.grammar, text, finish_reason)
-        return self.grammar.parse(text, finish_reason)
+            parsed = parse_opened(self.grammar, text, finish_reason)
+        else:
+            parsed = self.grammar.parse(text, finish_reason)
+        return without_cjk(parsed, text) if self.forbid_cjk else parsed
 
     def score(self, turn: Turn, credit: float) -> float:
         """Return the row score: what the turn is credited with, minus the penalty for an unusable one."""
@@ -274,6 +279,7 @@ class Agent(L.LightningModule):
             "overflow": self.overflow,
             "invalid_penalty": self.invalid_penalty,
             "on_truncated": self.on_truncated,
+            "forbid_cjk": self.forbid_cjk,
             "objective": describe_objective(self.objective),
             "optimizer": describe_optimizer(self.optimizer_settings),
         }

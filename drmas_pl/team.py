@@ -14,8 +14,8 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 import gymnasium
 
@@ -27,7 +27,7 @@ from drmas_pl.types import Message, MetricInfo, Observation
 from drmas_pl.utils.validation import check_returned, shown, to_metrics, to_number
 
 Self = TypeVar("Self", bound="Team")
-OnInvalid = Literal["end", "continue"]
+OnInvalid = Literal["end", "continue", "execute"]
 # one agent, or a set of agents that see the same and move at once
 Step = str | AbstractSet[str]
 Utterance = str | Parsed
@@ -71,9 +71,9 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
 
     Args:
         env: The environment; one that is no text environment is played as a :class:`~drmas_pl.integrations.gymnasium_env.GymnasiumTextEnv`.
-        on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, or ``continue`` with
-            whatever :meth:`recover` says. Of utterances made at once, a single one ends the episode, or those that are not valid are left
-            out.
+        on_invalid: What an utterance that is not valid leads to: ``end`` the episode without reward, ``continue`` with
+            whatever :meth:`recover` says, or ``execute`` the action or verdict that its tags hold, and continue where they hold none. Of
+            utterances made at once, a single one ends the episode, or those that are not valid are left out.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so, before anybody encodes them.
         history_length: Number of latest messages that an agent may see; None shows all.
     """
@@ -92,8 +92,10 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
         history_length: int | None = None,
     ) -> None:
         super().__init__(as_text_env(env))  # type: ignore[arg-type]
-        if on_invalid not in ("end", "continue"):
-            raise ValueError(f"on_invalid must be 'end' or 'continue', got {on_invalid!r}")
+        if on_invalid not in get_args(OnInvalid):
+            raise ValueError(
+                f"on_invalid must be one of {', '.join(get_args(OnInvalid))}, got {on_invalid!r}"
+            )
         if max_observation_chars < 1:
             raise ValueError(f"max_observation_chars must be at least 1, got {max_observation_chars}")
         if history_length is not None and history_length < 1:
@@ -361,6 +363,10 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
         )
         parsed = self.interpret(agent, parsed)
         check_returned(f"what {type(self).__name__}.interpret returns", parsed, Parsed, "a Parsed")
+        if self.on_invalid == "execute" and parsed.tagged and not parsed.valid:
+            # the turn itself stays invalid, so that its penalty is paid
+            action = parsed.action or parsed.tagged
+            return replace(parsed, status="valid", action=action, verdict=parsed.tagged)
         return parsed
 
     def _checked(self, method: str, move: Move) -> Move:

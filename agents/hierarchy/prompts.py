@@ -12,7 +12,11 @@ from typing import Final
 from drmas_pl.prompts import Template
 
 NO_EVIDENCE: Final = "(nothing has been searched yet)"
-FORMATS: Final[Mapping[str, str]] = {"query": "<search>{text}</search>", "information": "{text}"}
+FORMATS: Final[Mapping[str, str]] = {
+    "query": "<search>{text}</search>",
+    "information": "{text}",
+    "verdict": "The verifier says: {text}",
+}
 COMPACT_FORMATS: Final[Mapping[str, str]] = {"query": "<query>{text}</query>", "information": "{text}"}
 
 

@@ -12,7 +12,7 @@ from drmas_pl.parsing import ActionGrammar, Grammar, VerdictGrammar
 class Verifier(Agent):
     """Judges whether the information so far answers the question: ``<verify>yes</verify>`` or ``<verify>no</verify>``."""
 
-    grammar: ClassVar[Grammar] = VerdictGrammar("verify", ("yes", "no"))
+    grammar: ClassVar[Grammar] = VerdictGrammar("verify", ("yes", "no"), keep="all")
     templates = prompts.VERIFIER
 
 

@@ -26,9 +26,12 @@ class HierarchyTeam(Team):
         env: An environment that understands ``<search>`` and ``<answer>`` actions, such as :class:`SearchEnv`.
         last_turn: What a *no* on the last turn leads to: ``fail`` ends the episode unanswered, ``answer`` has it answered anyway.
         on_missing_verdict: What an unusable verdict counts as under ``on_invalid='continue'``: ``reject`` is a *no*.
-        on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` lets an unusable query or answer cost a turn.
+        on_invalid: ``end`` gives up at the first unusable utterance; ``continue`` lets an unusable query or answer cost a turn;
+            ``execute`` does what its tags say if it has any.
         max_observation_chars: Length that questions and observations are cut to, with a note that says so.
         history_length: Number of latest messages shown to each agent; None shows all.
+        show_verdicts: Show searcher and answerer all that the verifier has just said, its thoughts included, where their template has a
+            place for it.
 
     Raises:
         ValueError: An argument is outside its choices.
@@ -57,6 +60,7 @@ class HierarchyTeam(Team):
         on_invalid: OnInvalid = "end",
         max_observation_chars: int = MAX_OBSERVATION_CHARS,
         history_length: int | None = None,
+        show_verdicts: bool = False,
     ) -> None:
         super().__init__(
             env,
@@ -70,14 +74,23 @@ class HierarchyTeam(Team):
             raise ValueError(f"on_missing_verdict must be 'reject' or 'approve', got {on_missing_verdict!r}")
         self.last_turn = last_turn
         self.on_missing_verdict = on_missing_verdict
+        self.show_verdicts = show_verdicts
+        self.verdict: tuple[Message, ...] = ()
 
     def begin(self) -> tuple[str, ...]:
         """The verifier opens every turn, the first included."""
+        self.verdict = ()
         return ("verifier",)
+
+    def visible_messages(self, agent: str) -> tuple[Message, ...]:
+        """Return what was searched and found, and what the verifier has said about it in this turn."""
+        return (*super().visible_messages(agent), *self.verdict)
 
     def play(self, agent: str, parsed: Parsed) -> Move:
         """Follow a verdict, or send a query or an answer to the environment."""
         if agent == "verifier":
+            if self.show_verdicts:
+                self.verdict = (Message(agent, "verdict", parsed.action),)
             return self._judged(enough=parsed.verdict == "yes")
         messages = (Message(agent, "query", parsed.action),) if agent == "search" else ()
         return Move(self.begin(), action=f"<{agent}>{parsed.action}</{agent}>", messages=messages)

@@ -5,7 +5,7 @@ Its action goes to the environment as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from drmas_pl.agent import Agent
@@ -48,8 +48,11 @@ class ChoiceGrammar:
             parsed = ActionGrammar(tag, think_opened=self.think_opened).parse(text, finish_reason)
             if parsed.valid:
                 return Parsed("valid", action=f"<{tag}>{parsed.action}</{tag}>", flags=parsed.flags)
-            attempts.append(parsed)
-        return next((parsed for parsed in attempts if parsed.status == "truncated"), attempts[0])
+            attempts.append(
+                replace(parsed, tagged=f"<{tag}>{parsed.tagged}</{tag}>") if parsed.tagged else parsed
+            )
+        cut = next((parsed for parsed in attempts if parsed.status == "truncated"), attempts[0])
+        return replace(cut, tagged=next((parsed.tagged for parsed in attempts if parsed.tagged), ""))
 
 
 @dataclass(frozen=True, slots=True)

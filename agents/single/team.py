@@ -37,7 +37,7 @@ class SingleTeam(Team):
         history_length: Number of latest messages shown; None shows all.
 
     Raises:
-        ValueError: An argument is outside its choices.
+        ValueError: An argument is outside its choices, or the protocol has none of the actions that the environment executes.
     """
 
     possible_agents = (ACTOR,)
@@ -60,6 +60,12 @@ class SingleTeam(Team):
         )
         if protocol not in GRAMMARS:
             raise ValueError(f"protocol must be one of {', '.join(get_args(Protocol))}, got {protocol!r}")
+        tags = getattr(self.unwrapped, "action_tags", ())
+        if tags and protocol in ("solution", "action"):
+            raise ValueError(
+                f"{type(self.unwrapped).__name__} executes nothing but {' and '.join(f'<{tag}>' for tag in tags)}, which "
+                f"protocol={protocol!r} never says, so that every reward would be 0; use agents=single_search"
+            )
         self.grammars = {ACTOR: GRAMMARS[protocol]}  # type: ignore[misc]  # what one agent may say is a setting, not a class
 
     def begin(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from drmas_pl.workers.build import AgentBinding
 from drmas_pl.workers.learner import UpdateSettings
 
 SAMPLING = ("temperature", "top_p", "top_k")
-TURNS = ("overflow", "invalid_penalty", "on_truncated")
+TURNS = ("overflow", "invalid_penalty", "on_truncated", "forbid_cjk")
 
 
 def load_named(models: Mapping[str, ModelSettings], path: str) -> tuple[nn.Module, Any]:

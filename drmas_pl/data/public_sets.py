@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 
 from drmas_pl.data.files import SourceRow
 from drmas_pl.data.readers import parse_task
-from drmas_pl.data.splits import normalise, stratified_subset
+from drmas_pl.data.splits import stratified_subset
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
+from drmas_pl.utils.questions import normalise
 
 Use = Literal["train", "test"]
 Convert = Callable[[Mapping[str, Any], "PublicSet", int], "dict[str, Any] | None"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -14,6 +13,7 @@ from typing import Any
 from drmas_pl.errors import DataError
 from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Task
+from drmas_pl.utils.questions import normalise
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
@@ -102,17 +102,6 @@ def check_disjoint(
             )
     if findings:
         raise DataError(f"{'; '.join(findings)}; remove them from one split, or allow the overlap on purpose")
-
-
-def normalise(question: str) -> str:
-    """Reduce a question to what a copy of it keeps: compatible letters, no case, single blanks, no closing punctuation.
-
-    Signs inside are kept, since ``3 - 5`` is not ``3 + 5``.
-
-    >>> normalise("  What is\\n3 - 5 ?")
-    'what is 3 - 5'
-    """
-    return " ".join(unicodedata.normalize("NFKC", question).casefold().split()).rstrip(" .?!:;=")
 
 
 def source_table(splits: Mapping[str, Sequence[Task]]) -> str:

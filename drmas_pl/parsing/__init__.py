@@ -9,6 +9,7 @@ from drmas_pl.parsing.grammar import (
     VerdictGrammar,
     parse_opened,
     visible,
+    without_cjk,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "VerdictGrammar",
     "parse_opened",
     "visible",
+    "without_cjk",
 ]

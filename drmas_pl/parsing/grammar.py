@@ -41,10 +41,12 @@ class Parsed:
 
     Attributes:
         status: ``valid``, or why the response cannot be used.
-        action: Text to execute; empty unless ``status`` is ``valid``.
+        action: Text to execute; of a response that is not valid at most what teammates may read of it.
         verdict: The chosen option of a verdict role, otherwise None.
         reason: One phrase saying what is wrong; empty when valid.
         flags: Noteworthy but permitted facts, such as ``self_written_information``.
+        tagged: What a response that is not valid would do if its form were forgiven: the first complete action or verdict in it, empty
+            if there is none. A team executes it under ``on_invalid='execute'`` alone.
     """
 
     status: Status
@@ -52,6 +54,7 @@ class Parsed:
     verdict: str | None = None
     reason: str = ""
     flags: frozenset[str] = field(default_factory=frozenset)
+    tagged: str = ""
 
     @property
     def valid(self) -> bool:
@@ -73,7 +76,6 @@ class ActionGrammar:
 
     Args:
         tag: Name of the action tag, lower case, e.g. ``search``.
-        forbid_cjk: Reject responses with Chinese, Japanese or Korean characters (parity with published baselines).
         think_opened: The chat template already opened ``<think>`` inside the prompt.
 
     Raises:
@@ -87,7 +89,6 @@ class ActionGrammar:
     """
 
     tag: str
-    forbid_cjk: bool = field(default=False, kw_only=True)
     think_opened: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -95,8 +96,12 @@ class ActionGrammar:
 
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Judge a response; ``action`` is the stripped text between the tags."""
-        scan = _scan(text, self.tag, self.think_opened)
-        return _judge(scan, text, finish_reason, self.forbid_cjk)
+        parsed = _judge(_scan(text, self.tag, self.think_opened), finish_reason)
+        return (
+            parsed
+            if parsed.valid
+            else replace(parsed, tagged=_first_tagged(text, self.tag, self.think_opened))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,8 @@ class VerdictGrammar:
     Args:
         tag: Name of the verdict tag, e.g. ``verify``.
         options: Every permitted verdict, compared exactly after stripping.
-        forbid_cjk: See ``ActionGrammar``.
+        keep: What ``action`` holds for teammates to read: ``nothing``, the ``visible`` text around the verdict, also where there is none,
+            or ``all`` of a valid response, its thoughts included.
         think_opened: See ``ActionGrammar``.
 
     Raises:
@@ -122,7 +128,7 @@ class VerdictGrammar:
 
     tag: str
     options: tuple[str, ...]
-    forbid_cjk: bool = field(default=False, kw_only=True)
+    keep: Literal["nothing", "visible", "all"] = field(default="nothing", kw_only=True)
     think_opened: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -137,16 +143,19 @@ class VerdictGrammar:
     def parse(self, text: str, finish_reason: FinishReason = "stop") -> Parsed:
         """Judge a response; ``verdict`` is one of ``options`` when valid."""
         scan = _scan(text, self.tag, self.think_opened)
-        parsed = _judge(scan, text, finish_reason, self.forbid_cjk)
+        parsed = _judge(scan, finish_reason)
+        shown = visible(text, think_opened=self.think_opened) if self.keep == "visible" else ""
         if parsed.status == "malformed" and not set(scan.sequence) & set("abxt"):
-            return Parsed("no_verdict", reason=f"no <{self.tag}> verdict", flags=parsed.flags)
+            return Parsed("no_verdict", shown, reason=f"no <{self.tag}> verdict", flags=parsed.flags)
         if not parsed.valid:
-            return parsed
+            tagged = _first_tagged(text, self.tag, self.think_opened)
+            return replace(parsed, tagged=tagged if tagged in self.options else "")
         if parsed.action not in self.options:
             return Parsed(
                 "malformed", reason=f"verdict is none of {', '.join(self.options)}", flags=parsed.flags
             )
-        return Parsed("valid", verdict=parsed.action, flags=parsed.flags)
+        words = text.strip() if self.keep == "all" else shown
+        return Parsed("valid", words, verdict=parsed.action, flags=parsed.flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +178,14 @@ class BoxedGrammar:
         """Judge a solution; its answer is left to the grader."""
         sequence = _scan(text, None, self.think_opened).sequence
         cut = finish_reason != "stop"
-        if "x" in sequence:
-            return Parsed("malformed", reason="dangling or misspelt think tag")
-        if "t" in sequence:
-            return Parsed("truncated" if cut else "malformed", reason="unclosed <think>")
         solution = visible(text, think_opened=self.think_opened)
         box = last_box(solution)
+        tagged = solution if box is not None and (box.content or "").strip() else ""
+        if "x" in sequence:
+            return Parsed("malformed", reason="dangling or misspelt think tag", tagged=tagged)
+        if "t" in sequence:
+            status: Status = "truncated" if cut else "malformed"
+            return Parsed(status, reason="unclosed <think>", tagged=tagged)
         if box is None:
             return Parsed("truncated" if cut else "malformed", reason=r"no \boxed{}")
         if box.content is None:
@@ -199,6 +210,23 @@ def parse_opened(grammar: Grammar, text: str, finish_reason: FinishReason = "sto
         opened: Grammar = replace(cast(Any, grammar), think_opened=True)
         return opened.parse(text, finish_reason)
     return grammar.parse(f"<think>{text}", finish_reason)
+
+
+def without_cjk(parsed: Parsed, text: str) -> Parsed:
+    """Return what a response means where Chinese, Japanese and Korean characters are not allowed, in its thoughts neither.
+
+    >>> without_cjk(Parsed("valid", "Lima"), "<think>好</think><answer>Lima</answer>").reason
+    'forbidden CJK characters'
+    """
+    if not parsed.valid or not _CJK.search(text):
+        return parsed
+    return replace(
+        parsed,
+        status="malformed",
+        verdict=None,
+        reason="forbidden CJK characters",
+        tagged=parsed.verdict or parsed.action,
+    )
 
 
 def visible(text: str, *, think_opened: bool = False) -> str:
@@ -275,17 +303,22 @@ def _tag_pattern(tag: str | None) -> re.Pattern[str]:
     return re.compile(rf"</?(?:{'|'.join(names)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 
 
-def _judge(scan: _Scan, text: str, finish_reason: FinishReason, forbid_cjk: bool) -> Parsed:
+def _judge(scan: _Scan, finish_reason: FinishReason) -> Parsed:
     """Apply the rules that action and verdict roles share."""
     flags = frozenset({SELF_WRITTEN_INFORMATION} if "i" in scan.sequence else ())
-    if forbid_cjk and _CJK.search(text):
-        return Parsed("malformed", reason="forbidden CJK characters", flags=flags)
     if not _SENTENCE.fullmatch(scan.sequence):
         cut = finish_reason != "stop" and _PREFIX.fullmatch(scan.sequence) is not None
         return Parsed("truncated" if cut else "malformed", reason=_explain(scan), flags=flags)
     if not scan.content:
         return Parsed("malformed", reason="empty action", flags=flags)
     return Parsed("valid", action=scan.content, flags=flags)
+
+
+def _first_tagged(text: str, tag: str, think_opened: bool) -> str:
+    """Return the content of the first complete ``<tag>…</tag>`` outside of think parts."""
+    shown = visible(text, think_opened=think_opened)
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", shown, re.DOTALL)
+    return "" if found is None else found[1].strip()
 
 
 def _explain(scan: _Scan) -> str:

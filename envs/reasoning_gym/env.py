@@ -5,16 +5,27 @@ Place in the data flow: :func:`make_tasks` draws problems, the environment asks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.reasoning_gym.cached import CachedTasks
 from drmas_pl.errors import ConfigError, EnvironmentFault
 from drmas_pl.parsing import visible
 from drmas_pl.parsing.boxed import last_box
 from drmas_pl.rewards.base import Verdict
 from drmas_pl.types import MetricInfo, Task
+from drmas_pl.utils.questions import normalise
 
+log = logging.getLogger(__name__)
+# how often as many problems are drawn as are wanted, before a task counts as having fewer
+MAX_DRAWS: Final = 10
+PROGRESS_SECONDS: Final = 10.0
+# problems that took longer are kept for the next run
+SLOW_SECONDS: Final = 5.0
 EVALUATING_SCORERS: Final = frozenset(
     {
         "binary_matrix",
@@ -79,7 +90,7 @@ class ReasoningGymEnv(TextEnv):
                 "choose another task, or set allow_evaluating_scorers=true for text that you trust"
             )
         self.dataset = open_dataset(task, size=size, seed=seed, **task_config)
-        super().__init__(draw_tasks(self.dataset, task, seed=seed) if tasks is None else tasks)
+        super().__init__(tuple(iterate_tasks(self.dataset, task, seed=seed)) if tasks is None else tasks)
 
     def begin(self, task: Task) -> str:
         """Return the question."""
@@ -131,36 +142,87 @@ class ReasoningGymEnv(TextEnv):
         return None
 
 
-def make_tasks(task: str, *, size: int, seed: int = 0, **task_config: Any) -> tuple[Task, ...]:
-    """Draw problems of one reasoning-gym data set.
+def make_tasks(
+    task: str, *, size: int, seed: int = 0, share: tuple[int, int] = (0, 100), **task_config: Any
+) -> tuple[Task, ...]:
+    """Draw different problems of one reasoning-gym data set.
+
+    Every question belongs to one of a hundred shares, so that splits with other shares are disjoint however few problems there are. More
+    is drawn in the place of what repeats itself or belongs to another split, at most ``size`` :data:`MAX_DRAWS` times.
 
     Args:
         task: Name of the data set.
-        size: Number of problems, at least 1.
-        seed: Seed of the first problem; the n-th has seed ``seed + n``.
+        size: Number of problems wanted, at least 1; a warning says when there are fewer.
+        seed: Seed of the first problem that is drawn; the n-th has seed ``seed + n``.
+        share: First share that is kept, and the one after the last, out of 0 to 100.
         **task_config: Further settings of the data set.
 
     Returns:
         Tasks whose ``metadata["entry"]`` is the library's own record, which its scorer needs.
 
     Raises:
-        ConfigError: The library is missing, or it does not know the task or a setting.
+        ConfigError: The library is missing, or it does not know the task or a setting; or all problems belong to other shares.
+        ValueError: ``share`` is no range within 0 to 100.
     """
-    return draw_tasks(open_dataset(task, size=size, seed=seed, **task_config), task, seed=seed)
+    low, high = share
+    if not 0 <= low < high <= 100:
+        raise ValueError(f"share must be two numbers out of 0 to 100, the first the smaller one, got {share}")
+    if size < 1:
+        raise ConfigError(f"size must be at least 1 problem, got {size}")
+    drawn_before = CachedTasks(task, {"size": size, "seed": seed, "share": [low, high], **task_config})
+    if (found := drawn_before.read()) is not None:
+        return found
+    begun = time.monotonic()
+    kept = _different(task, size, seed, range(low, high), task_config)
+    if not kept:
+        raise ConfigError(
+            f"reasoning-gym draws too few different problems of {task!r} for shares {low} to {high} of the splits; make them more varied "
+            "with the settings of the task, or choose another one"
+        )
+    if len(kept) < size:
+        log.warning(
+            "reasoning-gym draws only %d different problems of %s, %d were wanted", len(kept), task, size
+        )
+    tasks = tuple(kept.values())
+    if time.monotonic() - begun > SLOW_SECONDS:
+        drawn_before.write(tasks)
+    return tasks
 
 
-def draw_tasks(dataset: Any, task: str, *, seed: int) -> tuple[Task, ...]:
-    """Turn the problems of an opened data set into tasks."""
-    return tuple(
-        Task(
+def _different(
+    task: str, size: int, seed: int, share: range, task_config: Mapping[str, Any]
+) -> dict[str, Task]:
+    """Return up to ``size`` problems of certain shares by their normalised question."""
+    told = time.monotonic()
+    kept: dict[str, Task] = {}
+    for drawn in _draws(task, size, seed, task_config):
+        key = normalise(drawn.question)
+        if zlib.crc32(key.encode()) % 100 in share:
+            kept.setdefault(key, drawn)
+        if len(kept) == size:
+            break
+        if time.monotonic() - told > PROGRESS_SECONDS:
+            told = time.monotonic()
+            log.warning("drawing problems of %s: %d of %d", task, len(kept), size)
+    return kept
+
+
+def _draws(task: str, size: int, seed: int, task_config: Mapping[str, Any]) -> Iterator[Task]:
+    """Draw problems in blocks of ``size``, since some data sets draw all of theirs when they are opened."""
+    for start in range(seed, seed + MAX_DRAWS * size, size):
+        yield from iterate_tasks(open_dataset(task, size=size, seed=start, **task_config), task, seed=start)
+
+
+def iterate_tasks(dataset: Any, task: str, *, seed: int) -> Iterator[Task]:
+    """Turn the problems of an opened data set into tasks, one by one as they are drawn."""
+    for index, entry in enumerate(dataset):
+        yield Task(
             id=f"{task}/{seed + index}",
             question=entry["question"],
             reference=() if entry["answer"] is None else (str(entry["answer"]),),
             data_source=f"reasoning_gym/{task}",
             metadata={"entry": entry},
         )
-        for index, entry in enumerate(dataset)
-    )
 
 
 def open_dataset(task: str, *, size: int, seed: int, **task_config: Any) -> Any:

@@ -125,6 +125,8 @@ class SearchEnv(TextEnv):
 
     shared: ClassVar[frozenset[str]] = frozenset({"retriever", "reward", "failures"})
     metric: ClassVar[str] = "exact_match"
+    # the only actions that are executed; a team that can say none of them cannot earn anything
+    action_tags: ClassVar[tuple[str, ...]] = ("search", "answer")
     metric_info: ClassVar[Mapping[str, MetricInfo]] = METRICS
 
     def __init__(

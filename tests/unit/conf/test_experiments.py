@@ -127,7 +127,7 @@ def test_the_numbers_of_the_mathematics_experiment(name: str) -> None:
     config = experiment(name)
     assert config["agents"]["_target_"].endswith("LoopTeam") and config["agents"]["max_rounds"] == 2
     assert (config["data"]["tasks_per_iteration"], config["rollout"]["samples"]) == (32, 8)
-    assert config["agents"]["on_invalid"] == "continue"
+    assert (config["agents"]["on_invalid"], config["rollout"]["forbid_cjk"]) == ("execute", True)
     assert settings(UpdateSettings, config["update"]).updates_per_iteration == 1
     assert [binding.agent.name for binding in bindings(config)] == ["solver", "verifier"]
     for binding in bindings(config):
@@ -145,8 +145,9 @@ def test_the_numbers_of_the_search_experiment(name: str) -> None:
     config = experiment(name)
     assert config["agents"]["_target_"].endswith("HierarchyTeam")
     assert (config["env"]["max_turns"], config["env"]["top_k"]) == (4, 3)
+    assert config["agents"]["show_verdicts"] is True
     assert (config["data"]["tasks_per_iteration"], config["rollout"]["samples"]) == (128, 5)
-    assert config["agents"]["on_invalid"] == "continue"
+    assert (config["agents"]["on_invalid"], config["rollout"]["forbid_cjk"]) == ("execute", True)
     assert settings(UpdateSettings, config["update"]).updates_per_iteration == 5
     assert [binding.agent.name for binding in bindings(config)] == ["verifier", "search", "answer"]
     for binding in bindings(config):

@@ -149,6 +149,13 @@ def test_what_was_sampled_is_read_letter_by_letter(monkeypatch: pytest.MonkeyPat
     assert speaker().decode(ids) == "5 .5 , no"
 
 
+def test_chinese_characters_may_be_forbidden() -> None:
+    text = "<think>好</think><answer>Lima</answer>"
+    assert speaker().parse(text).valid
+    refused = speaker(forbid_cjk=True).parse(text)
+    assert (refused.status, refused.tagged) == ("malformed", text)
+
+
 @pytest.mark.parametrize(
     ("on_truncated", "parsed", "score"),
     [

@@ -183,6 +183,17 @@ def test_on_invalid_continue_costs_a_turn_and_starts_over() -> None:
     assert found[3], "the turn limit ends it"
 
 
+def test_on_invalid_execute_does_what_the_tags_hold_and_continues_where_they_hold_nothing() -> None:
+    team = start(on_invalid="execute")
+    # two answers are malformed; the first one is submitted
+    observation, *_ = speak(
+        team, "<answer>4</answer><answer>5</answer>", "<verify>no</verify><verify>yes</verify>", ROUND[2]
+    )
+    assert team.unwrapped.tries == ["4"] and observation == "try 1"  # type: ignore[attr-defined]
+    speak(team, "no tags at all")
+    assert team.unwrapped.tries == ["4", ""]  # type: ignore[attr-defined]
+
+
 def test_interpret_may_overrule_the_grammar() -> None:
     class Strict(Pair):
         def interpret(self, agent: str, parsed: Parsed) -> Parsed:
@@ -215,7 +226,7 @@ def test_naming_nobody_is_the_author_s_fault() -> None:
 
 
 def test_an_unknown_rule_for_invalid_utterances_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_invalid must be 'end' or 'continue', got 'ignore'"):
+    with pytest.raises(ValueError, match="on_invalid must be one of end, continue, execute, got 'ignore'"):
         Pair(Exam(), on_invalid="ignore")  # type: ignore[arg-type]
 
 

@@ -23,7 +23,12 @@ def test_full_template_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "action", "verdict"),
     [
-        ("verifier", "<think>enough</think><verify>yes</verify>", "", "yes"),
+        (
+            "verifier",
+            "<think>enough</think><verify>yes</verify>",
+            "<think>enough</think><verify>yes</verify>",
+            "yes",
+        ),
         ("search", "<think>no</think> <search>capital of France</search>", "capital of France", None),
         ("answer", "<answer> Paris </answer>", "Paris", None),
     ],

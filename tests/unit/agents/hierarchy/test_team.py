@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from drmas_pl.agents.hierarchy import HierarchyTeam
+from drmas_pl.agents.hierarchy import HierarchyTeam, Searcher
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.envs.search import embedded_search
 from drmas_pl.testing.conformance import check_team
@@ -86,6 +86,26 @@ def test_history_length_keeps_the_latest_records() -> None:
     assert [message.text for message in team.observe("search").history] == ["seen 1", "lyon", "seen 2"]
 
 
+def test_verdicts_are_shown_in_their_own_turn_where_that_is_wished() -> None:
+    team = started(show_verdicts=True)
+    play(team, "<think>which country?</think><verify>no</verify>")
+    verdict = Message("verifier", "verdict", "<think>which country?</think><verify>no</verify>")
+    assert team.observe("search").history == (verdict,)
+    [prompt] = Searcher.templates["full"].messages(team.observe("search"))
+    assert "The verifier says: <think>which country?" in prompt["content"]
+    play(team, SEARCH)
+    assert verdict not in team.observe("verifier").history
+    quiet = started()
+    play(quiet, NO)
+    assert quiet.observe("search").history == ()
+
+
+def test_an_unusable_query_with_tags_may_be_executed() -> None:
+    team = started(on_invalid="execute")
+    play(team, NO, "<search>lyon</search><search>paris</search>")
+    assert team.unwrapped.actions == ["<search>lyon</search>"]  # type: ignore[attr-defined]
+
+
 def test_no_on_the_last_turn_fails_by_default() -> None:
     team = started()
     _, reward, terminated, truncated, info = play(team, NO, SEARCH, NO, SEARCH, NO)
@@ -135,7 +155,7 @@ def test_clones_go_separate_ways() -> None:
         ({"last_turn": "stop"}, "last_turn must be 'fail' or 'answer', got 'stop'"),
         ({"on_missing_verdict": "no"}, "on_missing_verdict must be 'reject' or 'approve', got 'no'"),
         ({"history_length": 0}, "history_length must be at least 1 message or None"),
-        ({"on_invalid": "x"}, "on_invalid must be 'end' or 'continue'"),
+        ({"on_invalid": "x"}, "on_invalid must be one of end"),
     ],
 )
 def test_settings_outside_their_choices_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drmas_pl.agents.loop import LoopTeam, Solver, Verifier
-from drmas_pl.agents.loop.roles import CritiqueGrammar
+from drmas_pl.parsing import parse_opened
 
 
 def test_roles_read_words_as_the_team_does() -> None:
@@ -38,13 +38,10 @@ def test_both_sizes_of_prompt_exist() -> None:
 def test_reads_verdict_and_criticism(
     text: str, finish: str, status: str, verdict: str | None, action: str
 ) -> None:
-    parsed = CritiqueGrammar().parse(text, finish)  # type: ignore[arg-type]
+    parsed = Verifier.grammar.parse(text, finish)  # type: ignore[arg-type]
     assert (parsed.status, parsed.verdict, parsed.action) == (status, verdict, action)
 
 
-def test_options_reach_the_verdict_grammar() -> None:
-    assert (
-        CritiqueGrammar(think_opened=True).parse("hm</think>ok <verify>approve</verify>").action
-        == "ok <verify>approve</verify>"
-    )
-    assert CritiqueGrammar(forbid_cjk=True).parse("好 <verify>approve</verify>").status == "malformed"
+def test_thoughts_that_the_prompt_began_are_no_criticism() -> None:
+    parsed = parse_opened(Verifier.grammar, "hm</think>ok <verify>approve</verify>")
+    assert parsed.action == "ok <verify>approve</verify>"

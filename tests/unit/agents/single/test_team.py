@@ -10,6 +10,7 @@ from drmas_pl.agents.single import ActionActor, SearchActor, SingleTeam, Solutio
 from drmas_pl.agents.single.roles import ChoiceGrammar, TextGrammar
 from drmas_pl.agents.single.team import GRAMMARS
 from drmas_pl.env import StepResult, TextEnv
+from drmas_pl.envs.search import embedded_search
 from drmas_pl.testing.conformance import check_team
 from drmas_pl.types import Message, Observation, Task
 
@@ -145,3 +146,23 @@ def test_actors_read_words_as_the_team_does() -> None:
 @pytest.mark.parametrize("on_invalid", ["end", "continue"])
 def test_keeps_the_contract_of_a_team(protocol: Any, on_invalid: Any) -> None:
     check_team(SingleTeam(Echo((TASK,)), protocol=protocol, on_invalid=on_invalid))
+
+
+def test_a_protocol_without_the_environments_actions_is_refused() -> None:
+    env = embedded_search()
+    with pytest.raises(
+        ValueError, match=r"executes nothing but <search> and <answer>.*use agents=single_search"
+    ):
+        SingleTeam(env)
+    check_team(SingleTeam(env, protocol="search"))
+
+
+def test_the_compact_searcher_begins_with_a_query_and_may_answer_after_it() -> None:
+    template = SearchActor.templates["compact"]
+    history = (Message("actor", "action", "<search>x</search>"), Message("env", "information", "X is in Y."))
+    assert template.text(Observation("Q?")) == "Q?<|search|>"
+    assert template.text(Observation("Q?", history)) == "Q?<search>x</search>X is in Y.<|search|><|answer|>"
+
+
+def test_an_executed_choice_keeps_its_tag() -> None:
+    assert SearchActor.grammar.parse("<search>a</search><search>b</search>").tagged == "<search>a</search>"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from drmas_pl.parsing import (
     Parsed,
     VerdictGrammar,
     visible,
+    without_cjk,
 )
 
 CASES = json.loads((Path(__file__).parents[3] / "cases" / "behaviour.json").read_text())["parsing"]
@@ -68,9 +70,8 @@ def test_shared_cases(case: dict) -> None:
     ],
 )
 def test_malformed_actions_say_why(text: str, reason: str) -> None:
-    assert ActionGrammar("answer").parse(text) == Parsed(
-        "malformed", reason=reason, flags=ActionGrammar("answer").parse(text).flags
-    )
+    parsed = ActionGrammar("answer").parse(text)
+    assert (parsed.status, parsed.action, parsed.verdict, parsed.reason) == ("malformed", "", None, reason)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,43 @@ def test_tags_inside_think_parts_do_not_count() -> None:
 def test_forbid_cjk_rejects_what_is_accepted_by_default() -> None:
     text = "<think>秘鲁</think><answer>Lima</answer>"
     assert ActionGrammar("answer").parse(text).valid
-    assert ActionGrammar("answer", forbid_cjk=True).parse(text).reason == "forbidden CJK characters"
+    refused = without_cjk(ActionGrammar("answer").parse(text), text)
+    assert (refused.status, refused.reason) == ("malformed", "forbidden CJK characters")
+    assert refused.tagged == "Lima"
     verdict = "好 <verify>approve</verify>"
-    assert VERIFIER.parse(verdict).verdict == "approve"
-    assert (
-        VerdictGrammar("verify", ("approve", "reject"), forbid_cjk=True).parse(verdict).status == "malformed"
-    )
+    parsed = VERIFIER.parse(verdict)
+    assert (parsed.verdict, without_cjk(parsed, verdict).verdict) == ("approve", None)
+    assert without_cjk(parsed, verdict).tagged == "approve"
+    assert without_cjk(parsed, "good <verify>approve</verify>") is parsed
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "tagged"),
+    [
+        (ActionGrammar("search"), "<search> a </search><search>b</search>", "a"),
+        (ActionGrammar("search"), "<search>a</search><answer>b</answer>", "a"),
+        (ActionGrammar("search"), "<think><search>a</search></think><search>", ""),
+        (ActionGrammar("search"), "<search>a", ""),
+        (VerdictGrammar("verify", ("yes", "no")), "<verify>no</verify> or <verify>yes</verify>", "no"),
+        (VerdictGrammar("verify", ("yes", "no")), "<verify>maybe</verify><verify>no</verify>", ""),
+        (BoxedGrammar(), r"</think>so \boxed{4}", r"so \boxed{4}"),
+        (BoxedGrammar(), r"so \boxed{4", ""),
+    ],
+)
+def test_what_is_not_valid_may_still_hold_an_action(grammar: Grammar, text: str, tagged: str) -> None:
+    parsed = grammar.parse(text)
+    assert not parsed.valid and parsed.tagged == tagged
+
+
+def test_a_valid_response_has_nothing_to_forgive() -> None:
+    assert ActionGrammar("answer").parse("<answer>Lima</answer>").tagged == ""
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"), [("nothing", ""), ("visible", "<v>a</v>"), ("all", "<think>x</think><v>a</v>")]
+)
+def test_a_verdict_keeps_the_words_that_teammates_may_read(keep: Any, words: str) -> None:
+    assert VerdictGrammar("v", ("a", "b"), keep=keep).parse("<think>x</think><v>a</v>\n").action == words
 
 
 def test_think_opened_continues_a_part_that_the_prompt_began() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from drmas_pl.envs.reasoning_gym import ReasoningGymEnv, make_tasks
+from drmas_pl.envs.reasoning_gym.cached import CachedTasks
 from drmas_pl.errors import ConfigError, EnvironmentFault
 
 
@@ -17,15 +19,15 @@ class Doubling:
 
     broken = False
 
-    def __init__(self, *, size: int, seed: int, offset: int = 0) -> None:
+    def __init__(self, *, size: int, seed: int, offset: int = 0, period: int = 1 << 30) -> None:
         if size < 1:
             raise AssertionError("size must be positive")
-        self.size, self.seed, self.offset = size, seed, offset
+        self.size, self.seed, self.offset, self.period = size, seed, offset, period
 
     def __iter__(self) -> Any:
         return iter(
             {"question": f"2 * {n} =", "answer": str(2 * n), "metadata": {}}
-            for n in range(self.seed + self.offset, self.seed + self.size)
+            for n in (m % self.period for m in range(self.seed + self.offset, self.seed + self.size))
         )
 
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
@@ -55,7 +57,7 @@ def env(library: type[Doubling]) -> ReasoningGymEnv:
 
 
 def test_draws_tasks_with_the_librarys_own_record(library: type[Doubling]) -> None:
-    first, second = make_tasks("doubling", size=3, seed=7, offset=1)
+    first, second, _ = make_tasks("doubling", size=3, seed=7, offset=1)
     assert (first.id, first.question, first.reference, first.data_source) == (
         "doubling/7",
         "2 * 8 =",
@@ -63,6 +65,40 @@ def test_draws_tasks_with_the_librarys_own_record(library: type[Doubling]) -> No
         "reasoning_gym/doubling",
     )
     assert second.metadata["entry"]["answer"] == "18"
+
+
+def test_splits_have_questions_of_their_own_and_none_twice(
+    library: type[Doubling], caplog: pytest.LogCaptureFixture
+) -> None:
+    train = make_tasks("doubling", size=30, seed=0, share=(0, 60), period=50)
+    held = make_tasks("doubling", size=30, seed=7, share=(60, 100), period=50)
+    questions = [task.question for task in (*train, *held)]
+    assert len(set(questions)) == len(questions) <= 50
+    assert len(make_tasks("doubling", size=5, share=(0, 60))) == 5
+    assert "draws only" in caplog.text and "of doubling, 30 were wanted" in caplog.text
+
+
+def test_too_few_problems_for_a_split_are_refused(library: type[Doubling]) -> None:
+    with pytest.raises(ConfigError, match="too few different problems of 'doubling' for shares"):
+        make_tasks("doubling", size=4, share=(0, 1), period=1)
+    with pytest.raises(ValueError, match="share must be two numbers out of 0 to 100"):
+        make_tasks("doubling", size=4, share=(60, 60))
+
+
+def test_what_was_slow_to_draw_is_kept_for_the_next_run(
+    library: type[Doubling], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DRMAS_CACHE", str(tmp_path))
+    monkeypatch.setattr("drmas_pl.envs.reasoning_gym.env.SLOW_SECONDS", 0.0)
+    drawn = make_tasks("doubling", size=3, seed=7)
+    [file] = (tmp_path / "reasoning_gym").iterdir()
+    monkeypatch.setattr(library, "__iter__", lambda self: pytest.fail("drawn again"))
+    assert make_tasks("doubling", size=3, seed=7) == drawn
+    monkeypatch.undo()
+    monkeypatch.setenv("DRMAS_CACHE", str(tmp_path))
+    file.write_text("{")
+    other = CachedTasks("doubling", {"size": 3, "seed": 7, "share": [0, 100]})
+    assert other.path == file and other.read() is None and "drawn again" in caplog.text
 
 
 @pytest.mark.parametrize(
