@@ -201,6 +201,7 @@ class Turn:
         advantage: What the turn was trained with, the mean of its tokens' if these differ; None for turns that were not trained.
         prompt: Text of the prompt, special tokens included; None where it was not asked for.
         candidate: Number among the candidates that were sampled for its prompt, from 0; None where it was sampled alone.
+        parent: In a whole tree, place of the candidate before it among ``Trajectory.candidates``; None at the root and elsewhere.
     """
 
     agent: str
@@ -225,6 +226,7 @@ class Turn:
     advantage: float | None = None
     prompt: str | None = None
     candidate: int | None = None
+    parent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ class Trajectory:
         iteration: Training iteration that learnt from it, counted from 1, or after which it was played for evaluation; None if unknown.
         rewards: What the environment paid single agents, by name and beside the team reward; empty where it pays the team alone.
         candidates: Under tree sampling every candidate, the chosen ones too, each with what it was paid on its own copy of team and
-            environment; those of one prompt share ``index``.
+            environment; those of one prompt share ``index`` and ``parent``. In a whole tree ``reward`` and ``own_reward`` of a candidate
+            are its value: the mean over its children, and at the end of an episode what the trajectory earned.
     """
 
     task: Task

@@ -3,6 +3,7 @@
 drmas export outputs/search-hierarchy/… --agent search --output exported/search
 drmas export outputs/search-hierarchy/…/checkpoints/iteration-000030 --agent verifier --output exported/verifier --push NAME/verifier
 drmas export outputs/search-hierarchy/… --trajectories --output exported/trajectories
+drmas export outputs/math-loop/… --preferences --threshold 0.5 --output exported/preferences
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from drmas_pl.errors import ConfigError, DrMasError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     arguments = build_parser().parse_args(argv)
-    kind: Literal["model", "dataset"] = "dataset" if arguments.trajectories else "model"
+    kind: Literal["model", "dataset"] = "model" if arguments.agent else "dataset"
     try:
-        if arguments.trajectories:
+        if arguments.preferences:
+            print(
+                export_preferences(
+                    arguments.checkpoint, output=arguments.output, threshold=arguments.threshold
+                )
+            )
+        elif arguments.trajectories:
             print(export_trajectories(arguments.checkpoint, output=arguments.output))
         else:
             print(
@@ -53,6 +60,17 @@ def build_parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--agent", help="whose weights")
     what.add_argument("--trajectories", action="store_true", help="what the run has recorded")
+    what.add_argument(
+        "--preferences",
+        action="store_true",
+        help="candidates of the trees that the run has recorded, for fine-tuning and preference optimisation with TRL",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        help="with --preferences: what a good candidate is worth more than (default %(default)s)",
+    )
     parser.add_argument(
         "--output", type=Path, required=True, help="folder to write; must not exist or be empty"
     )
@@ -194,6 +212,40 @@ def export_trajectories(folder: Path, *, output: Path) -> str:
         count += write_parquet(output / f"{phase}.parquet", played)
     write_card(output, dataset_card(run, {phase: [f"{phase}.parquet"] for phase in phases}))
     return f"{count:,} trajectories in {output}"
+
+
+def export_preferences(folder: Path, *, output: Path, threshold: float = 0.5) -> str:
+    """Write good candidates, and pairs of a good and a bad one, as JSON Lines for each agent, and return what was done in one line.
+
+    Args:
+        folder: Run folder.
+        output: Folder to write.
+        threshold: What a good candidate is worth more than.
+
+    Raises:
+        ConfigError: No trees were recorded, or the folder holds something already.
+        DataError: A file is damaged, or prompts were not recorded.
+    """
+    from drmas_pl.data.files import write_json_lines
+    from drmas_pl.data.preferences import completions, preferences
+    from drmas_pl.data.recorded import read_trajectories
+    from drmas_pl.report.run_files import read_run
+
+    run = read_run(folder)
+    played = [trajectory for path in run.trajectories for trajectory in read_trajectories(path)]
+    agents = sorted({turn.agent for trajectory in played for turn in trajectory.candidates})
+    if not agents:
+        raise ConfigError(
+            f"{folder} holds no recorded trees; a run with rollout=tree trainer.record=[train] trainer.record_prompts=true does"
+        )
+    check_output(output)
+    counts = []
+    for kind, rows_of in (("completions", completions), ("preferences", preferences)):
+        for agent in agents:
+            rows = list(rows_of(played, agent, threshold=threshold))
+            write_json_lines(output / f"{agent}-{kind}.jsonl", rows)
+            counts.append(f"{len(rows):,} {kind} of {agent}")
+    return f"{', '.join(counts)} in {output}"
 
 
 def check_output(output: Path) -> None:

@@ -260,9 +260,9 @@ def build_turn_batch(
     return _credit(batch, agents)
 
 
-def _node(turn: Turn) -> tuple[int, ...]:
+def _node(turn: Turn) -> tuple[int | None, ...]:
     """Return where in its trajectory a candidate was sampled; nothing for a turn that was sampled alone."""
-    return () if turn.candidate is None else (turn.index,)
+    return () if turn.candidate is None else (turn.index, turn.parent)
 
 
 def _credit(batch: TurnBatch, agents: Mapping[str, TurnScorer]) -> TurnBatch:

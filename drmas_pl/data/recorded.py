@@ -35,6 +35,7 @@ _LEFT_OUT: Final[Mapping[str, Any]] = {
     "advantage": None,
     "prompt": None,
     "candidate": None,
+    "parent": None,
 }
 
 

@@ -30,12 +30,14 @@ from drmas_pl.rollout.episode import Episode, utterances
 from drmas_pl.rollout.scheduler import Scheduler
 from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.rollout.tree import (
+    Subtree,
     TreeSampling,
     choose,
     number_candidates,
     pay_candidates,
     score_candidates,
     trial_moves,
+    whole_trajectory,
 )
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
@@ -360,18 +362,54 @@ class _Session:
             number, lambda: team.reset(seed=seed % (1 << 32), options={"task": task})
         )
         episode = Episode(team, observation, max_calls=self.collector.max_calls)
-        while names := episode.speakers:
-            calls = [
-                self.ask(episode.team, name, derive_seed(seed, name, index), (task.id, sample, index))
-                for index, name in enumerate(names, len(episode.turns))
-            ]
-            tree = phase.tree
-            if tree is not None and any(tree.count(name) > 1 for name in names):
+        tree = phase.tree
+        if tree is not None and tree.select == "all":
+            return whole_trajectory(await self.grow(task, sample, episode, number, tree, seed=seed))
+        while episode.speakers:
+            calls = self.ask_all(episode, seed, (task.id, sample))
+            if tree is not None and any(tree.count(call.agent.name) > 1 for call in calls):
                 await self.branch(task, episode, number, calls, tree)
                 continue
             turns = episode.place(await self.speak(number, calls))
             await self.advance(episode, number, turns)
         return episode.trajectory(task, sample, mode=self.mode)
+
+    async def grow(
+        self,
+        task: Task,
+        sample: int,
+        episode: Episode,
+        number: int,
+        tree: TreeSampling,
+        *,
+        seed: int,
+        path: tuple[int, ...] = (),
+    ) -> list[Subtree]:
+        """Try every candidate of the next move, and all that follows from each; nothing when the episode is over."""
+        if not episode.speakers:
+            return []
+        calls = self.ask_all(episode, seed, (task.id, sample, *path))
+        branches = len(episode.turns) < tree.depth
+        asked = [
+            list(_candidate_calls(call, tree.count(call.agent.name) if branches else 1)) for call in calls
+        ]
+        spoken = iter(await self.speak(number, [call for own in asked for call in own]))
+        sampled = [[next(spoken) for _ in own] for own in asked]
+        candidates = number_candidates(episode.place([own[0] for own in sampled]), sampled)
+
+        async def follow(place: int) -> Subtree:
+            # an agent that never learns says the same beside every candidate of the others
+            turns = [replace(own[min(place, len(own) - 1)], candidate=place) for own in candidates]
+            twin = episode.fork(teams[place])
+            await self.advance(twin, number, turns)
+            further = derive_seed(seed, "branch", *path, place) if place else seed
+            children = await self.grow(task, sample, twin, number, tree, seed=further, path=(*path, place))
+            end = None if children else twin.trajectory(task, sample, mode=self.mode)
+            return Subtree(tuple(twin.turns[-len(turns) :]), tuple(children), end)
+
+        width = max(map(len, candidates))
+        teams = [self.containment.call(episode.team.clone) for _ in range(width)]
+        return await self.scheduler.gather([follow(place) for place in range(width)])
 
     async def advance(self, episode: Episode, number: int, turns: Sequence[Turn]) -> None:
         """Let a move happen."""
@@ -413,6 +451,13 @@ class _Session:
             return 0
         scores = score_candidates(task, candidates, self.collector.agents, credit=tree.credit)
         return choose(scores, tree.select, temperature=tree.temperature, seed=derive_seed(seed, "select"))
+
+    def ask_all(self, episode: Episode, seed: int, order: tuple[Any, ...]) -> list[_Call]:
+        """Render what each of the agents sees that move now."""
+        return [
+            self.ask(episode.team, name, derive_seed(seed, name, index), (*order, index))
+            for index, name in enumerate(episode.speakers, len(episode.turns))
+        ]
 
     def ask(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> _Call:
         """Render what one agent sees now."""

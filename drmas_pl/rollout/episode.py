@@ -9,6 +9,7 @@ Whoever plays asks for the agents that move now, has each of them speak, gives t
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +47,14 @@ class Episode:
         """Agents that move now, in the order of their turns; none when the episode is over or too few calls are left."""
         names = self.team.agents_selection
         return names if len(self.turns) + len(names) <= self.max_calls else ()
+
+    def fork(self, team: Team) -> Episode:
+        """Return the episode so far, to be played on with a copy of its team."""
+        twin = copy.copy(self)
+        twin.team = team
+        twin.turns = [*self.turns]
+        twin.rewards = dict(self.rewards)
+        return twin
 
     def place(self, spoken: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return what the speakers said, in their order, as turns that know their place in the trajectory."""

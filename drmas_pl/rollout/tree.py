@@ -5,28 +5,35 @@ A move of a trajectory, in explicit steps that :class:`~drmas_pl.rollout.collect
     snapshot ── K candidates ── K copies ── rewards ── group ── winner ── next move from the winner's copy
     (state s)   (one prompt)    (of s)      (own)      (key)    (select)
 
+With ``select="all"`` every candidate is played on, so that a whole tree of ``depth`` turns is sampled; a candidate is then worth what
+trajectories through it earn: the mean over its children.
+
 Agents that move at once are compared one at a time: each candidate of an agent is tried beside the *first* candidates of the others, so
 that what differs within a group is that agent's doing alone. Winners of all agents are then played together.
 
 What is here is pure; coroutines, engines and threads are the collector's business.
 
 References:
-    Zhao et al., 2025 (AT-GRPO), arXiv:2510.11062.
+    Zhao et al., 2025 (AT-GRPO), arXiv:2510.11062; Motwani et al., 2024 (MALT, whole trees), arXiv:2412.01928.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
+import torch
+
 from drmas_pl.algorithms.turn_batch import CreditRule, TurnScorer, build_turn_batch
 from drmas_pl.env import Outcome
+from drmas_pl.functional.credit import propagate_values
 from drmas_pl.types import Task, Trajectory, Turn
 
-Select = Literal["argmax", "first", "random", "softmax"]
+Select = Literal["argmax", "first", "random", "softmax", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,9 @@ class TreeSampling:
     Attributes:
         candidates: K, sampled for every prompt of the agents that learn; 1 is parallel sampling.
         select: Which candidate is played: the one of the highest score (``argmax``, the earliest of equal ones), the ``first``, a
-            ``random`` one, or one drawn in proportion to exp(score / temperature) (``softmax``).
+            ``random`` one, one drawn in proportion to exp(score / temperature) (``softmax``), or ``all`` of them.
         temperature: Of ``softmax``, above 0.
+        depth: Of ``all``: turns with several candidates; later ones have one.
         agents: Agents that are given K candidates, the others one; None gives them to all.
         credit: What a candidate is credited with; None is the team's reward, its agent's own and its local one.
     """
@@ -45,6 +53,7 @@ class TreeSampling:
     candidates: int
     select: Select = "argmax"
     temperature: float = 1.0
+    depth: int = 3
     agents: frozenset[str] | None = None
     credit: CreditRule | None = None
 
@@ -138,6 +147,77 @@ def score_candidates(
     own = {turn.agent: turn.own_reward for turn in candidates if turn.own_reward}
     group = Trajectory(task, 0, (), 0.0, "truncated", rewards=own, candidates=tuple(candidates))
     return build_turn_batch([group], agents, credit=credit).score.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class Subtree:
+    """A move in a whole tree, and everything that followed from it.
+
+    Attributes:
+        turns: Of the agents that moved.
+        children: What was tried next; none where the episode was over.
+        end: What was played from the start to here, where the episode was over.
+    """
+
+    turns: tuple[Turn, ...]
+    children: tuple[Subtree, ...] = ()
+    end: Trajectory | None = None
+
+
+def whole_trajectory(roots: Sequence[Subtree]) -> Trajectory:
+    """Return the first path of a whole tree, which parallel sampling would have played, with the whole tree as candidates.
+
+    Args:
+        roots: What was tried first; at least one.
+    """
+    moves: list[Subtree] = []
+    parents: list[int] = []
+    waiting = [(root, -1) for root in reversed(roots)]
+    while waiting:
+        move, parent = waiting.pop()
+        waiting += [(child, len(moves)) for child in reversed(move.children)]
+        moves.append(move)
+        parents.append(parent)
+    places = list(itertools.accumulate((len(move.turns) for move in moves), initial=0))
+    values = _values(moves, parents)
+    candidates = [
+        replace(
+            turn,
+            # a move of several agents is known by the last of them
+            parent=None if parent < 0 else places[parent + 1] - 1,
+            reward=values[place][None],
+            own_reward=values[place].get(turn.agent, 0.0),
+        )
+        for place, (move, parent) in enumerate(zip(moves, parents))
+        for turn in move.turns
+    ]
+    first = [0]
+    while moves[first[-1]].children:
+        # depth first: the first child comes next
+        first.append(first[-1] + 1)
+    end = moves[first[-1]].end
+    assert end is not None
+    numbers = [number for place in first for number in range(places[place], places[place + 1])]
+    turns = tuple(
+        replace(turn, candidate=candidates[number].candidate, parent=candidates[number].parent)
+        for turn, number in zip(end.turns, numbers, strict=True)
+    )
+    return replace(end, turns=turns, candidates=tuple(candidates))
+
+
+def _values(moves: Sequence[Subtree], parents: Sequence[int]) -> list[dict[str | None, float]]:
+    """Return what each move is worth, to the team (None) and to agents that are paid alone."""
+    ends = [move.end for move in moves]
+    paid = sorted({agent for end in ends if end is not None for agent in end.rewards})
+    columns: dict[str | None, list[float]] = {None: [0.0 if end is None else end.reward for end in ends]}
+    for agent in paid:
+        columns[agent] = [0.0 if end is None else end.rewards.get(agent, 0.0) for end in ends]
+    parent = torch.tensor(parents, dtype=torch.int64)
+    worth = {
+        name: propagate_values(torch.tensor(column, dtype=torch.float64), parent).tolist()
+        for name, column in columns.items()
+    }
+    return [{name: column[place] for name, column in worth.items()} for place in range(len(moves))]
 
 
 def choose(scores: Sequence[float], select: Select, *, temperature: float = 1.0, seed: int = 0) -> int:

@@ -168,6 +168,7 @@ class SyncRollouts:
             settings.candidates,
             settings.select,
             temperature=settings.select_temperature,
+            depth=settings.depth,
             agents=learners,
             credit=self.credit,
         )

@@ -248,9 +248,12 @@ def with_advantages(
     }
     for trajectory in trajectories:
         candidates = tuple(replace(turn, advantage=given.get(id(turn))) for turn in trajectory.candidates)
-        chosen = {(turn.index, turn.candidate): turn.advantage for turn in candidates}
+        chosen = {(turn.index, turn.parent, turn.candidate): turn.advantage for turn in candidates}
         turns = tuple(
-            replace(turn, advantage=chosen.get((turn.index, turn.candidate), given.get(id(turn))))
+            replace(
+                turn,
+                advantage=chosen.get((turn.index, turn.parent, turn.candidate), given.get(id(turn))),
+            )
             for turn in trajectory.turns
         )
         yield replace(trajectory, turns=turns, candidates=candidates, phase="train", iteration=iteration)

@@ -23,8 +23,9 @@ class RolloutSettings:
         sampler: Whether trajectories are sampled each on its own (``parallel``), or every prompt is given several candidates of which one
             is played (``tree``).
         candidates: K of ``tree``: candidates per prompt, the size of a prompt's group.
-        select: Which candidate is played, see :class:`~drmas_pl.rollout.tree.TreeSampling`.
+        select: Which candidate is played, or ``all``, see :class:`~drmas_pl.rollout.tree.TreeSampling`.
         select_temperature: Temperature of ``select=softmax``.
+        depth: Turns with several candidates under ``select=all``.
         max_draws: How often tasks are drawn until every trained task carries signal (dynamic sampling); 1 trains on what was drawn.
         align_turns: D by agent name: turns of the agent that each trajectory trains, others dropped or repeated at random.
         max_calls: Bound on LLM calls per trajectory.
@@ -46,6 +47,7 @@ class RolloutSettings:
     candidates: int = 8
     select: Select = "argmax"
     select_temperature: float = 1.0
+    depth: int = 3
     max_draws: int = 1
     align_turns: Mapping[str, int] = field(default_factory=dict)
     max_calls: int = 64
@@ -65,6 +67,7 @@ class RolloutSettings:
         least = {
             "samples": 1,
             "candidates": 1,
+            "depth": 1,
             "max_draws": 1,
             "max_calls": 1,
             "max_idle_iterations": 1,

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from datasets import load_dataset
 
 from drmas_pl.data.recorded import read_trajectories
+from drmas_pl.tools.export import main as export
 from drmas_pl.tools.train import main
 from drmas_pl.types import Trajectory
 from tests.helpers.toy import TEAM_WORDS
@@ -72,6 +74,26 @@ def test_a_resumed_run_grows_the_same_trees(tmp_path: Path) -> None:
 def test_trees_are_played_ahead_too(tmp_path: Path) -> None:
     played = train(tmp_path / "run", "rollout.staleness=1", "engine.copy=true", iterations=2)
     assert all(len(trajectory.candidates) == 4 * len(trajectory.turns) for trajectory in played)
+
+
+def test_whole_trees_become_data_for_fine_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rollout.select=all", "rollout.depth=2", "trainer.record_prompts=true"]
+    played = train(tmp_path / "run", *words)
+    assert all(len(one.candidates) >= 4 + 4 * 4 for one in played)
+    assert export([str(tmp_path / "run"), "--preferences", "--output", str(tmp_path / "out")]) == 0
+    assert "preferences of editor" in capsys.readouterr().out
+    rows = load_dataset(
+        "json", data_files=str(tmp_path / "out/editor-preferences.jsonl"), cache_dir=str(tmp_path)
+    )
+    pair = rows["train"][0]
+    assert set(pair) == {"prompt", "chosen", "rejected"}
+    worth = {
+        turn.text: turn.reward for one in played for turn in one.candidates if turn.prompt == pair["prompt"]
+    }
+    assert worth[pair["chosen"]] > 0.5 >= worth[pair["rejected"]]
+    train(tmp_path / "plain", "rollout=default", "rollout.samples=2")
+    assert export([str(tmp_path / "plain"), "--preferences", "--output", str(tmp_path / "no")]) == 1
+    assert "holds no recorded trees; a run with rollout=tree" in capsys.readouterr().err
 
 
 def test_without_trees_the_method_says_what_it_lacks(

@@ -31,7 +31,7 @@ from drmas_pl.testing import tiny_policy
 from drmas_pl.trainer.checks import check_copies
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.types import GenerationRequest, Task, Trajectory, Turn
-from tests.helpers.at_once import NAMES, Ledger, Planned
+from tests.helpers.at_once import NAMES, TASK, Ledger, Planned
 from tests.helpers.runs import run, same, timeless, weights
 from tests.helpers.timed_engines import SteppedEngine
 from tests.helpers.toy import EvenEnv, Speaker, WriterEditor, make_tasks
@@ -329,6 +329,92 @@ def test_signal_is_looked_for_within_prompts() -> None:
     assert len(played[0].turns) == 3
     agents = {name: AGENTS[name] for name in WriterEditor.possible_agents}
     assert tasks_with_signal(build_turn_batch(played, agents)) == set()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    plan=PLANS,
+    length=st.integers(1, 3),
+    candidates=st.integers(2, 3),
+    depth=st.integers(1, 3),
+    env_workers=st.sampled_from([0, 0, 2]),
+)
+def test_in_a_whole_tree_a_candidate_is_worth_the_mean_of_its_children(
+    plan: list[frozenset[str]], length: int, candidates: int, depth: int, env_workers: int
+) -> None:
+    team = Planned(Ledger(length, NAMES), plan)
+    options: dict[str, Any] = {"env_workers": env_workers, "max_calls": 8}
+    tree = TreeSampling(candidates, "all", depth=depth)
+    (grown,), engine = grow(team, [TASK], tree, **options)
+    assert len(engine.requests) == len({(one.prompt_ids, one.seed) for one in engine.requests})
+    # the first path is what parallel sampling plays
+    (alone,), _ = grow(team, [TASK], None, **options)
+    bare = tuple(replace(turn, candidate=None, parent=None) for turn in grown.turns)
+    assert replace(grown, turns=bare, candidates=()) == alone
+    # every move of the tree, played again from the start
+    moves = moves_by_parent(grown.candidates)
+    asked = sum(len(move) for found in moves.values() for move in found)
+    assert asked == len(grown.candidates) == len(engine.requests)
+    assert {turn.candidate for turn in grown.candidates if turn.index == 0} == set(range(candidates))
+
+    def check(parent: int | None, before: list[list[Turn]]) -> tuple[float, dict[str, float]]:
+        """Return the mean of what the trajectories through a node earn."""
+        earned = []
+        for move in moves[parent]:
+            game, _ = replayed(team, TASK, before)
+            for turn in move:
+                assert turn.prompt_ids == AGENTS[turn.agent].render(game.observe(turn.agent)).ids
+            last = grown.candidates.index(move[-1])
+            path = [*before, move]
+            worth = check(last, path) if last in moves else returns(path)
+            for turn in move:
+                assert turn.reward == pytest.approx(worth[0])
+                assert turn.own_reward == pytest.approx(worth[1].get(turn.agent, 0.0))
+            earned.append(worth)
+        names = {name for _, own in earned for name in own}
+        share = 1 / len(earned)
+        return share * sum(team for team, _ in earned), {
+            name: share * sum(own.get(name, 0.0) for _, own in earned) for name in names
+        }
+
+    def returns(path: list[list[Turn]]) -> tuple[float, dict[str, float]]:
+        outcomes = [replayed(team, TASK, path[: end + 1])[1] for end in range(len(path))]
+        own: Counter[str] = Counter()
+        for outcome in outcomes:
+            own.update(outcome[4]["rewards"])
+        return sum(outcome[1] for outcome in outcomes), dict(own)
+
+    check(None, [])
+
+
+def moves_by_parent(candidates: Sequence[Turn]) -> dict[int | None, list[list[Turn]]]:
+    found: dict[int | None, dict[int, list[Turn]]] = {}
+    for turn in candidates:
+        found.setdefault(turn.parent, {}).setdefault(turn.candidate or 0, []).append(turn)
+    return {parent: list(moves.values()) for parent, moves in found.items()}
+
+
+def test_a_whole_tree_by_hand() -> None:
+    """Two drafts, two answers to each: right ones are worth 1, a draft what its answers are on average."""
+    texts = {"x": iter(["b", "a"]), "y": iter(["a", "a"]), "?": iter(["x", "y"])}
+    said = ScriptedEngine(lambda prompt: next(texts[prompt[-1]]), TOKENIZER)
+
+    class Once(EvenEnv):
+        max_turns = 1
+
+    team = WriterEditor(Once())
+    agents = {name: AGENTS[name] for name in team.possible_agents}
+    phase = Phase("train", tree=TreeSampling(2, "all"))
+    (trajectory,) = Collector(team, agents).collect(make_tasks(1), dict.fromkeys(agents, said), phase)
+    found = [(turn.text, turn.parent, turn.reward) for turn in trajectory.candidates]
+    assert found == [("x", None, 0.5), ("b", 0, 1), ("a", 0, 0), ("y", None, 0), ("a", 3, 0), ("a", 3, 0)]
+    assert [turn.text for turn in trajectory.turns] == ["x", "b"]
+    batch = build_turn_batch([trajectory], agents)
+    advantage = GroupNormalizer(mean_scope=AT_GRPO, std_scope=AT_GRPO)(batch)
+    half = 1 / math.sqrt(2)
+    # by turn, then number: x, y, then the first answers to both and the second ones
+    assert [turn.text for turn in batch.turns] == ["x", "y", "b", "a", "a", "a"]
+    assert advantage.tolist() == pytest.approx([half, -half, half, 0, -half, 0], abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,11 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
         ),
         ({"residency": "two"}, "rollout.residency must be all or one, got 'two'"),
         ({"sampler": "forest"}, "rollout.sampler must be parallel or tree, got 'forest'"),
-        ({"select": "worst"}, "rollout.select must be argmax or first or random or softmax, got 'worst'"),
+        (
+            {"select": "worst"},
+            "rollout.select must be argmax or first or random or softmax or all, got 'worst'",
+        ),
+        ({"depth": 0}, "rollout.depth must be at least 1, got 0"),
         ({"candidates": 0}, "rollout.candidates must be at least 1, got 0"),
         (
             {"select_temperature": 0.0},
