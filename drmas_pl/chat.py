@@ -15,13 +15,15 @@ from weakref import WeakKeyDictionary
 from drmas_pl.errors import ConfigError
 from drmas_pl.tokens import control_tokens
 
-ChatMessage = dict[str, str]
+# role and content; calls of tools and what they returned bring further fields
+ChatMessage = dict[str, Any]
 _OPEN_THINK = re.compile(r"<think>\s*\Z")
 _SYSTEM = "Sys7em"
 _USER = "Us3r"
 _OTHER = "0ther"
 _ANSWER = "Answ3r"
 _THOUGHT = "Th0ught"
+_PLAIN = {"role", "content"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,19 @@ class TemplateTraits:
 
 
 def render_chat(
-    tokenizer: Any, messages: Sequence[ChatMessage], options: Mapping[str, Any] | None = None
+    tokenizer: Any,
+    messages: Sequence[ChatMessage],
+    options: Mapping[str, Any] | None = None,
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Render messages with the tokenizer's chat template, adapted to what it can do.
+    """Render messages, and tools that the assistant may call, with the tokenizer's chat template, adapted to what it can do.
 
     Raises:
         ConfigError: See :func:`probe_template`.
     """
     adapted = adapt(messages, probe_template(tokenizer, options))
-    return _render(tokenizer, adapted, options or {})
+    return _render(tokenizer, adapted, {**(options or {}), **({"tools": list(tools)} if tools else {})})
 
 
 def adapt(messages: Sequence[ChatMessage], traits: TemplateTraits) -> list[ChatMessage]:
@@ -72,11 +78,32 @@ def adapt(messages: Sequence[ChatMessage], traits: TemplateTraits) -> list[ChatM
     adapted: list[ChatMessage] = []
     for message in messages:
         role = "user" if message["role"] == "system" and not traits.system else message["role"]
-        if merge and adapted and adapted[-1]["role"] == role:
+        if merge and adapted and adapted[-1]["role"] == role and {*message, *adapted[-1]} == _PLAIN:
             adapted[-1] = {"role": role, "content": f"{adapted[-1]['content']}\n\n{message['content']}"}
         else:
-            adapted.append({"role": role, "content": message["content"]})
+            adapted.append({**message, "role": role})
     return adapted
+
+
+def shows_tools(tokenizer: Any, options: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether the tokenizer's chat template writes out tools, calls of them and what they returned."""
+    name, answer = "pr0be", "Answ3r"
+    tool = {"type": "function", "function": {"name": name, "description": "", "parameters": {}}}
+    call = {"id": "call00001", "type": "function", "function": {"name": name, "arguments": {"key": _OTHER}}}
+    messages: list[ChatMessage] = [
+        _message("user", _USER),
+        {**_message("assistant", ""), "tool_calls": [call]},
+        {**_message("tool", answer), "tool_call_id": "call00001", "name": name},
+    ]
+    known = _TOOLS.setdefault(tokenizer, {})
+    key = (str(getattr(tokenizer, "chat_template", None)), repr(sorted((options or {}).items())))
+    if key not in known:
+        probe = _Probe(tokenizer, options or {})
+        known[key] = (
+            probe.render(messages, (_USER, name, _OTHER, answer)) is not None
+            and probe.render(messages[:1], (_USER, name), tools=[tool]) is not None
+        )
+    return known[key]
 
 
 def probe_template(tokenizer: Any, options: Mapping[str, Any] | None = None) -> TemplateTraits:
@@ -102,6 +129,7 @@ def probe_template(tokenizer: Any, options: Mapping[str, Any] | None = None) -> 
     return known[key]
 
 
+_TOOLS: WeakKeyDictionary[Any, dict[tuple[str, str], bool]] = WeakKeyDictionary()
 _KNOWN: WeakKeyDictionary[Any, dict[tuple[str, str], TemplateTraits]] = WeakKeyDictionary()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from drmas_pl.chat import ChatMessage, probe_template, render_chat
@@ -136,10 +136,7 @@ class Template:
             head = max_tokens // 2
             return Prompt(tuple(ids[:head] + ids[len(ids) - (max_tokens - head) :]), truncated=True)
         for first in range(1, len(observation.history) + 1):
-            shorter = Observation(
-                observation.question, observation.history[first:], observation.turn, observation.turns_left
-            )
-            ids = self._encode(shorter, tokenizer)
+            ids = self._encode(replace(observation, history=observation.history[first:]), tokenizer)
             if len(ids) <= max_tokens:
                 return Prompt(tuple(ids), truncated=True)
         raise PromptOverflow(
@@ -150,13 +147,13 @@ class Template:
         """Encode the prompt with what the observation brings as text, whatever stands in it."""
         values: list[str] = []
         placed = self._messages(observation, lambda value: mark(value, values))
-        filled = [{**message, "content": fill(message["content"], values)} for message in placed]
+        filled = _filled(placed, values)
         control = control_tokens(tokenizer)
         ids = control.encode(
             tokenizer,
             self._joined(filled, tokenizer),
             frame=lambda: self._joined(placed, tokenizer),
-            key=(self.chat, repr(self.chat_options), *(message["content"] for message in placed)),
+            key=(self.chat, repr(self.chat_options), repr(placed)),
             values=values,
         )
         start = [] if self.chat else control.start(tokenizer)
@@ -193,6 +190,15 @@ class Template:
                 }
                 parts.append(substitute(self.formats[message.kind], values))
         return self.separator.join(parts)
+
+
+def _filled(value: Any, values: list[str]) -> Any:
+    """Put values into their places in every text of a message, however deep it lies."""
+    if isinstance(value, str):
+        return fill(value, values)
+    if isinstance(value, Mapping):
+        return {key: _filled(inner, values) for key, inner in value.items()}
+    return [_filled(inner, values) for inner in value] if isinstance(value, list) else value
 
 
 def transcript(cue: str, formats: Mapping[str, str]) -> Template:

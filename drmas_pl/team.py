@@ -12,7 +12,7 @@ import functools
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
@@ -23,7 +23,7 @@ from drmas_pl.env import Outcome, TextEnv, as_outcome
 from drmas_pl.errors import ContractError
 from drmas_pl.integrations.gymnasium_env import as_text_env
 from drmas_pl.parsing import Grammar, Parsed
-from drmas_pl.types import Message, MetricInfo, Observation
+from drmas_pl.types import Message, MetricInfo, Observation, SamplingParams, Turn
 from drmas_pl.utils.validation import check_returned, shown, to_metrics, to_number
 
 Self = TypeVar("Self", bound="Team")
@@ -60,6 +60,32 @@ class Move:
     ends: bool = False
     local_reward: float | Mapping[str, float] = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one agent is asked now.
+
+    Attributes:
+        agent: Its name.
+        observation: What it sees.
+        stop: Texts that end its answer, besides those of its sampling.
+        max_new_tokens: Largest number of tokens, where it is less than the agent's own.
+        seed_key: What the seed of the sample is derived from within the trajectory; empty takes the agent and the turn's position.
+    """
+
+    agent: str
+    observation: Observation
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int | None = None
+    seed_key: tuple[int | str, ...] = ()
+
+    def sampling(self, own: SamplingParams) -> SamplingParams:
+        """Return how the agent samples here, given how it does otherwise."""
+        limit = min(self.max_new_tokens or own.max_new_tokens, own.max_new_tokens)
+        if not self.stop and limit == own.max_new_tokens:
+            return own
+        return replace(own, stop=(*own.stop, *self.stop), max_new_tokens=limit)
 
 
 class Team(gymnasium.Wrapper[str, Utterances, str, str]):
@@ -160,6 +186,17 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
     def visible_messages(self, agent: str) -> tuple[Message, ...]:
         """Return the messages that ``agent`` may see, oldest first; by default the latest ``history_length``."""
         return tuple(self.history if self.history_length is None else self.history[-self.history_length :])
+
+    def use_agents(self, agents: Mapping[str, Any]) -> None:
+        """Learn which agents play, before they do; by default a team need not know."""
+
+    def calls(self) -> tuple[Call, ...]:
+        """Return what is asked now and answered at the same time, by default every agent that moves."""
+        return tuple(Call(name, self.observe(name)) for name in self.agents_selection)
+
+    def hear(self, turns: Sequence[Turn]) -> Outcome:
+        """Play what was said to all of :meth:`calls`, in their order; returns what :meth:`step` returns."""
+        return self.step(turns[0].parsed if len(turns) == 1 else {turn.agent: turn.parsed for turn in turns})
 
     @property
     def agent_selection(self) -> str | None:

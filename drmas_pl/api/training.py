@@ -146,7 +146,7 @@ def _team(
     agents: Sequence[Agent | str] | Mapping[str, MakeAgent],
 ) -> Team:
     """Return the team: put around an environment that pays the reward where it is a class, or made of a program."""
-    if inspect.iscoroutinefunction(team):
+    if inspect.isroutine(team):
         if reward is not None:
             raise ConfigError("reward pays teams that are given as a class; a program gives rewards itself")
         names = [agent.name if isinstance(agent, Agent) else agent for agent in agents]

@@ -1,141 +1,176 @@
-"""The agents of a program behind the OpenAI API, in process: no socket, no server.
+"""The agents of a program behind the OpenAI API, whichever way its requests come: in process, or through a socket.
 
-Place in the data flow: an OpenAI client sends its requests to :class:`Endpoint` over an ASGI transport; each becomes calls of the agent
-that ``model`` names, as if the program had asked it.
+Place in the data flow: a request becomes calls of the agent that ``model`` names, as if the program had asked it; what the agent sampled
+is its turn, and only what is read from it goes back.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from drmas_pl.errors import ConfigError, ContractError
+from drmas_pl.errors import ContractError
+from drmas_pl.program.calls import Answer, Calls
+from drmas_pl.program.chat_request import ChatRequest, RequestRefused, read_request
+from drmas_pl.program.tool_calls import read_tool_calls
+from drmas_pl.tokens import decode
 
-# fields that change nothing as long as they hold one of these values
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {"stream": (None, False), "user": ()}
-_ANSWERED: Final = ("model", "messages", "n")
-_MOST_CHOICES: Final = 64
-_REMEDY: Final = "how an agent samples is set where it is trained, for example agents.roles.<name>.sampling"
-
-Chat = Callable[[str, Any], Awaitable[Any]]
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
 
 
-class _Refused(Exception):
-    """A request that is answered with an error."""
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a request is answered with."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    status: int
+    content_type: str
+    body: bytes
 
 
 class Endpoint:
-    """An ASGI application that answers ``/v1/chat/completions`` and ``/v1/models``.
+    """An ASGI application that answers ``/v1/chat/completions`` and ``/v1/models`` for one trajectory.
 
     Args:
-        names: The agents.
-        chat: Asks an agent by name, and returns an answer with ``text`` and ``finish_reason``.
+        calls: Where agents are asked.
+        agents: The agents by name, for how they sample and how their tokens are read; may lack some.
     """
 
-    def __init__(self, names: tuple[str, ...], chat: Chat) -> None:
-        self.names = names
-        self._chat = chat
+    def __init__(self, calls: Calls, agents: Mapping[str, Any]) -> None:
+        self._calls = calls
+        self._agents = agents
         self._count = 0
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Answer one request that was made in process."""
         body = b""
         more = True
         while more:
             event = await receive()
             body += event.get("body", b"")
             more = event.get("more_body", False)
-        try:
-            status = 200
-            content = await self._answer(scope["path"], body)
-        except _Refused as refused:
-            error = {"message": str(refused), "type": "invalid_request_error", "param": None, "code": None}
-            status = refused.status
-            content = {"error": error}
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+        # the client calls this in the task that made the request
+        response = await self.respond(scope["path"], body, in_order=self._calls.is_in_order())
+        headers = [(b"content-type", response.content_type.encode())]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _answer(self, path: str, body: bytes) -> dict[str, Any]:
-        if path == "/v1/models":
-            models = [
-                {"id": name, "object": "model", "created": 0, "owned_by": "drmas_pl"} for name in self.names
-            ]
-            return {"object": "list", "data": models}
-        if path != "/v1/chat/completions":
-            raise _Refused(404, f"{path} is not there; use chat.completions")
-        request = json.loads(body)
-        check_request(request, self.names)
-        asked = [self._chat(request["model"], request.get("messages")) for _ in range(_count(request))]
+    async def respond(self, path: str, body: bytes, *, in_order: bool = False) -> Response:
+        """Answer a request.
+
+        Args:
+            path: Where it goes.
+            body: Its JSON.
+            in_order: Whether it comes from the program's own coroutine or thread.
+        """
         try:
-            answers = await asyncio.gather(*asked)
+            return await self._answer(path, body, in_order=in_order)
         except ContractError as error:
-            raise _Refused(400, str(error)) from error
+            status = error.status if isinstance(error, RequestRefused) else 400
+            content = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
+            return Response(status, _JSON, json.dumps({"error": content}).encode())
+
+    async def _answer(self, path: str, body: bytes, *, in_order: bool) -> Response:
+        if path.endswith("/models"):
+            names = [*self._calls.known, *self._calls.foreign]
+            models = [{"id": name, "object": "model", "created": 0, "owned_by": "drmas_pl"} for name in names]
+            return Response(200, _JSON, json.dumps({"object": "list", "data": models}).encode())
+        if not path.endswith("/chat/completions"):
+            raise RequestRefused(404, f"{path} is not there; use chat.completions")
+        fields = _fields(body)
+        name = self._calls.named(fields.pop("model", None))
+        agent = self._agents.get(name)
+        request = read_request(fields, None if agent is None else agent.sampling)
+        answers = await self._calls.ask(name, request, in_order=in_order)
         self._count += 1
-        choices = [
-            {
-                "index": place,
-                "message": {"role": "assistant", "content": answer.text},
-                "finish_reason": answer.finish_reason,
-                "logprobs": None,
-            }
-            for place, answer in enumerate(answers)
-        ]
-        return {
+        content = {
             "id": f"call-{self._count}",
-            "object": "chat.completion",
             "created": 0,
-            "model": request["model"],
-            "choices": choices,
+            "model": name,
+            "choices": [
+                _choice(place, answer, request, None if agent is None else agent.tokenizer)
+                for place, answer in enumerate(answers)
+            ],
+            "usage": _usage(answers),
         }
+        if request.stream:
+            return Response(200, _EVENTS, _events(content, usage=request.usage))
+        return Response(200, _JSON, json.dumps({**content, "object": "chat.completion"}).encode())
 
 
-def check_request(request: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse what an agent cannot do.
-
-    Raises:
-        _Refused: The agent is unknown, or a field asks for something that is not done.
-    """
-    if request.get("model") not in names:
-        raise _Refused(404, f"there is no agent {request.get('model')!r}; model must be one of {list(names)}")
-    for name, value in request.items():
-        if name in _ANSWERED or value is None or (name in _NEUTRAL and value in (_NEUTRAL[name] or (value,))):
-            continue
-        raise _Refused(400, f"{name} is not taken here, got {value!r}; leave it out, {_REMEDY}")
-    count = _count(request)
-    if not isinstance(count, int) or not 1 <= count <= _MOST_CHOICES:
-        raise _Refused(400, f"n must be a whole number from 1 to {_MOST_CHOICES}, got {count!r}")
-
-
-def _count(request: Mapping[str, Any]) -> Any:
-    """Return how many answers are asked for."""
-    return 1 if request.get("n") is None else request["n"]
-
-
-async def open_client(endpoint: Endpoint) -> Any:
-    """Return an ``openai.AsyncOpenAI`` whose requests an endpoint answers.
-
-    Raises:
-        ConfigError: The openai library is missing.
-    """
+def _fields(body: bytes) -> dict[str, Any]:
     try:
-        import openai
-    except ImportError as error:
-        raise ConfigError("agents.openai() needs the openai library; install drmas_pl[openai]") from error
-    # its versions use different HTTP libraries, of which each has a transport for ASGI
-    base = next(
-        kind for kind in openai.DefaultAsyncHttpxClient.__mro__ if kind.__module__.startswith("httpx")
-    )
-    transport = import_module(base.__module__.partition(".")[0]).ASGITransport(app=endpoint)
-    http = openai.DefaultAsyncHttpxClient(transport=transport, base_url="http://program/v1")
-    client = openai.AsyncOpenAI(api_key="none", base_url="http://program/v1", http_client=http, max_retries=0)
-    # the first request finds out about the platform in a thread, whose time must not decide which calls wait together
-    await client.models.list()
-    return client
+        fields = json.loads(body)
+    except ValueError as error:
+        raise RequestRefused(400, f"a request must be JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestRefused(400, "a request must be a JSON object")
+    return fields
+
+
+def _choice(place: int, answer: Answer, request: ChatRequest, tokenizer: Any) -> dict[str, Any]:
+    """Return one answer in the form of the API."""
+    text = answer.text
+    for stop in request.stop:
+        text = text.partition(stop)[0]
+    said, calls = read_tool_calls(text) if request.tools else (text, ())
+    message: dict[str, Any] = {"role": "assistant", "content": said or (None if calls else "")}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call-{place}-{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for number, call in enumerate(calls if request.several_tools else calls[:1])
+        ]
+    reason = "tool_calls" if calls else answer.finish_reason
+    logprobs = _logprobs(answer, tokenizer) if request.logprobs else None
+    return {"index": place, "message": message, "finish_reason": reason, "logprobs": logprobs}
+
+
+def _logprobs(answer: Answer, tokenizer: Any) -> dict[str, Any] | None:
+    turn = answer.turn
+    if turn is None or tokenizer is None:
+        return None
+    tokens = [decode(tokenizer, (token,)) for token in turn.response_ids]
+    return {
+        "content": [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in zip(tokens, turn.logprobs)
+        ],
+        "refusal": None,
+    }
+
+
+def _usage(answers: list[Answer]) -> dict[str, int]:
+    turns = [answer.turn for answer in answers if answer.turn is not None]
+    prompt = len(turns[0].prompt_ids) if turns else 0
+    written = sum(len(turn.response_ids) for turn in turns)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+def _events(content: Mapping[str, Any], *, usage: bool) -> bytes:
+    """Return an answer as the events of a stream."""
+    common = {**content, "object": "chat.completion.chunk", "choices": [], "usage": None}
+    parts = []
+    for choice in content["choices"]:
+        delta = dict(choice["message"])
+        if "tool_calls" in delta:
+            delta["tool_calls"] = [
+                {"index": number, **call} for number, call in enumerate(delta["tool_calls"])
+            ]
+        begin = {
+            "index": choice["index"],
+            "delta": delta,
+            "finish_reason": None,
+            "logprobs": choice["logprobs"],
+        }
+        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        parts += [{**common, "choices": [begin]}, {**common, "choices": [end]}]
+    if usage:
+        parts.append({**common, "usage": content["usage"]})
+    lines = [*(json.dumps(part) for part in parts), "[DONE]"]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()

@@ -26,7 +26,7 @@ from drmas_pl.parsing import Parsed
 from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.rollout.env_threads import EnvExecutor, EnvThreads
-from drmas_pl.rollout.episode import Episode, utterances
+from drmas_pl.rollout.episode import Episode
 from drmas_pl.rollout.scheduler import Scheduler
 from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.rollout.tree import (
@@ -40,7 +40,7 @@ from drmas_pl.rollout.tree import (
     whole_trajectory,
 )
 from drmas_pl.seeding import derive_seed
-from drmas_pl.team import Team
+from drmas_pl.team import Call, Team
 from drmas_pl.types import Completion, GenerationRequest, Mode, SamplingParams, Task, Trajectory, Turn
 from drmas_pl.utils.containment import Containment
 from drmas_pl.utils.validation import check_arguments, check_returned
@@ -128,6 +128,7 @@ class Collector:
             )
         self.team = team
         self.agents = dict(agents)
+        team.use_agents(self.agents)
         self.max_calls = max_calls
         self.env_workers = env_workers
         self.env_latency = env_latency
@@ -262,7 +263,7 @@ def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What one agent is asked."""
+    """What one agent is asked, rendered."""
 
     agent: Agent
     prompt: Prompt
@@ -365,8 +366,7 @@ class _Session:
         tree = phase.tree
         if tree is not None and tree.select == "all":
             return whole_trajectory(await self.grow(task, sample, episode, number, tree, seed=seed))
-        while episode.speakers:
-            calls = self.ask_all(episode, seed, (task.id, sample))
+        while calls := self.ask_all(episode, seed, (task.id, sample)):
             if tree is not None and any(tree.count(call.agent.name) > 1 for call in calls):
                 await self.branch(task, episode, number, calls, tree)
                 continue
@@ -386,9 +386,9 @@ class _Session:
         path: tuple[int, ...] = (),
     ) -> list[Subtree]:
         """Try every candidate of the next move, and all that follows from each; nothing when the episode is over."""
-        if not episode.speakers:
-            return []
         calls = self.ask_all(episode, seed, (task.id, sample, *path))
+        if not calls:
+            return []
         branches = len(episode.turns) < tree.depth
         asked = [
             list(_candidate_calls(call, tree.count(call.agent.name) if branches else 1)) for call in calls
@@ -415,7 +415,7 @@ class _Session:
         """Let a move happen."""
         # what several agents said at once is nobody's fault in particular
         _speaker.set(turns[0].agent if len(turns) == 1 else None)
-        outcome = await self.environment(number, partial(episode.team.step, utterances(turns)))
+        outcome = await self.environment(number, partial(episode.team.hear, turns))
         episode.add(turns, outcome)
 
     async def branch(
@@ -431,8 +431,8 @@ class _Session:
         steps = []
         for trial in trial_moves([len(own) for own in candidates]):
             teams[trial] = self.containment.call(episode.team.clone)
-            move = utterances([own[place] for own, place in zip(candidates, trial)])
-            steps.append(self.environment(number, partial(teams[trial].step, move)))
+            move = [own[place] for own, place in zip(candidates, trial)]
+            steps.append(self.environment(number, partial(teams[trial].hear, move)))
         outcomes = dict(zip(teams, await self.scheduler.gather(steps)))
         paid = pay_candidates(candidates, outcomes)
         winners = tuple(self.select(task, own, tree, call.request.seed) for call, own in zip(calls, paid))
@@ -453,19 +453,24 @@ class _Session:
         return choose(scores, tree.select, temperature=tree.temperature, seed=derive_seed(seed, "select"))
 
     def ask_all(self, episode: Episode, seed: int, order: tuple[Any, ...]) -> list[_Call]:
-        """Render what each of the agents sees that move now."""
+        """Render what is asked now; nothing when the episode is over or too few calls are left."""
+        names = episode.team.agents_selection
+        _speaker.set(names[0] if names else None)
+        with self.containment.guard:
+            calls = episode.calls()
         return [
-            self.ask(episode.team, name, derive_seed(seed, name, index), (*order, index))
-            for index, name in enumerate(episode.speakers, len(episode.turns))
+            self.ask(call, derive_seed(seed, *(call.seed_key or (call.agent, index))), (*order, index))
+            for index, call in enumerate(calls, len(episode.turns))
         ]
 
-    def ask(self, team: Team, name: str, seed: int, order: tuple[Any, ...]) -> _Call:
+    def ask(self, call: Call, seed: int, order: tuple[Any, ...]) -> _Call:
         """Render what one agent sees now."""
-        _speaker.set(name)
-        agent = self.collector.agents[name]
+        _speaker.set(call.agent)
+        agent = self.collector.agents[call.agent]
         with self.containment.guard:
-            prompt = agent.render(team.observe(name))
-        return _Call(agent, prompt, GenerationRequest(prompt.ids, self.sampling(agent), seed, order))
+            prompt = agent.render(call.observation)
+        sampling = call.sampling(self.sampling(agent))
+        return _Call(agent, prompt, GenerationRequest(prompt.ids, sampling, seed, order))
 
     async def speak(self, number: int, calls: Sequence[_Call]) -> list[Turn]:
         """Have agents sample their utterances, all at the same time, and return them in order."""

@@ -2,9 +2,9 @@
 
 Whoever plays asks for the agents that move now, has each of them speak, gives their turns a place, steps the team and adds what came of it:
 
-    while names := episode.speakers:
+    while calls := episode.calls():
         turns = episode.place([...])
-        episode.add(turns, team.step(utterances(turns)))
+        episode.add(turns, team.hear(turns))
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from drmas_pl.env import Outcome
 from drmas_pl.errors import EnvironmentFault
-from drmas_pl.team import Team, Utterances
+from drmas_pl.team import Call, Team
 from drmas_pl.types import Mode, Task, Trajectory, Turn
 
 
@@ -42,11 +42,10 @@ class Episode:
         self.terminated = False
         self.info: dict[str, Any] = {}
 
-    @property
-    def speakers(self) -> tuple[str, ...]:
-        """Agents that move now, in the order of their turns; none when the episode is over or too few calls are left."""
-        names = self.team.agents_selection
-        return names if len(self.turns) + len(names) <= self.max_calls else ()
+    def calls(self) -> tuple[Call, ...]:
+        """Return what is asked now, in the order of the turns; nothing when the episode is over or too few calls are left."""
+        calls = self.team.calls()
+        return calls if len(self.turns) + len(calls) <= self.max_calls else ()
 
     def fork(self, team: Team) -> Episode:
         """Return the episode so far, to be played on with a copy of its team."""
@@ -63,7 +62,8 @@ class Episode:
             replace(
                 turn,
                 index=len(self.turns) + place,
-                agent_index=sum(earlier.agent == turn.agent for earlier in self.turns),
+                agent_index=sum(earlier.agent == turn.agent for earlier in self.turns)
+                + names[:place].count(turn.agent),
                 step=self.team.turn,
                 move=self.moves,
                 moved_with=tuple(name for name in names if name != turn.agent),
@@ -124,8 +124,3 @@ class Episode:
             if turn.agent == agent:
                 self.turns[place] = replace(turn, own_reward=turn.own_reward + paid)
                 return
-
-
-def utterances(turns: Sequence[Turn]) -> Utterances:
-    """Return what a team is told of a move: one utterance, or several by agent."""
-    return turns[0].parsed if len(turns) == 1 else {turn.agent: turn.parsed for turn in turns}

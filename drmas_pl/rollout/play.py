@@ -14,9 +14,9 @@ from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import ConfigError
 from drmas_pl.rollout.causes import describe_cause
 from drmas_pl.rollout.collector import spoken_turn
-from drmas_pl.rollout.episode import Episode, utterances
+from drmas_pl.rollout.episode import Episode
 from drmas_pl.seeding import derive_seed
-from drmas_pl.team import Team
+from drmas_pl.team import Call, Team
 from drmas_pl.types import GenerationRequest, Mode, Task, Trajectory, Turn
 
 
@@ -49,26 +49,31 @@ def play(
     named = agents if isinstance(agents, Mapping) else {agent.name: agent for agent in agents}
     engines = _engines(team, named)
     task = question if isinstance(question, Task) else Task("question", question)
+    team.use_agents(named)
     playing = team.clone()
     observation, _ = playing.reset(seed=seed % (1 << 32), options={"task": task})
     mode: Mode = "greedy" if greedy else "sampled"
     episode = Episode(playing, observation, max_calls=max_calls)
-    while names := episode.speakers:
+    while calls := episode.calls():
         first = len(episode.turns)
         turns = episode.place(
             [
                 _speak(
-                    playing, named[name], engines[name], seed=derive_seed(seed, name, index), greedy=greedy
+                    call,
+                    named[call.agent],
+                    engines[call.agent],
+                    seed=derive_seed(seed, *(call.seed_key or (call.agent, index))),
+                    greedy=greedy,
                 )
-                for index, name in enumerate(names, first)
+                for index, call in enumerate(calls, first)
             ]
         )
         try:
-            episode.add(turns, playing.step(utterances(turns)))
+            episode.add(turns, playing.hear(turns))
         except Exception as error:  # whatever an environment raises that has no reference to grade against
             if task.reference:
                 raise
-            cause = describe_cause(error, agent=names[-1])
+            cause = describe_cause(error, agent=calls[-1].agent)
             said = (*episode.turns, *turns)
             return Trajectory(task, 0, said, episode.reward, "failed", cause=cause, mode=mode)
     return episode.trajectory(task, 0, mode=mode)
@@ -91,9 +96,9 @@ def _engines(team: Team, agents: Mapping[str, Agent]) -> dict[str, Engine]:
     return found
 
 
-def _speak(team: Team, agent: Agent, engine: Engine, *, seed: int, greedy: bool) -> Turn:
+def _speak(call: Call, agent: Agent, engine: Engine, *, seed: int, greedy: bool) -> Turn:
     """Have one agent speak."""
-    prompt = agent.render(team.observe(agent.name))
-    sampling = replace(agent.sampling, temperature=0.0) if greedy else agent.sampling
+    prompt = agent.render(call.observation)
+    sampling = call.sampling(replace(agent.sampling, temperature=0.0) if greedy else agent.sampling)
     (completion,) = engine.generate([GenerationRequest(prompt.ids, sampling, seed)])
     return spoken_turn(agent, prompt, completion)

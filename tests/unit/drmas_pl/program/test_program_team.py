@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from drmas_pl.errors import ConfigError, ContractError, EnvironmentFault
-from drmas_pl.program import ProgramEnv, ProgramResult, ProgramTeam
-from drmas_pl.program.execution import _loop
+from drmas_pl.program import ProgramEnv, ProgramResult, ProgramTeam, ScriptedAgent
+from drmas_pl.program.calls import loop as _loop
 from drmas_pl.testing.conformance import check_env, check_team
 from drmas_pl.types import Message, Task
 from tests.helpers.toy import EvenEnv, make_tasks
@@ -161,20 +161,45 @@ async def wrong_role(task: Task, agents: Any) -> None:
     await agents["a"].chat([{"role": "boss", "content": "?"}])
 
 
+async def abandoning(task: Task, agents: Any) -> None:
+    asked = asyncio.create_task(agents["a"].ask("?"))
+    while not agents._calls.waiting:
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+
+
+async def leaving_a_call(task: Task, agents: Any) -> None:
+    asked = asyncio.create_task(agents["a"].ask("?"))
+    await asyncio.sleep(0)
+    assert not asked.done()
+
+
+def hanging_thread(task: Task, agents: Any) -> None:
+    threading.Event().wait()
+
+
+def leaving_thread(task: Task, agents: Any) -> None:
+    raise SystemExit(3)
+
+
 async def hanging(task: Task, agents: Any) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(
     ("program", "error", "message"),
     [
         (unknown, ContractError, r"asks for an agent 'nobody'; it has \['a', 'b'\]"),
         (silent, ContractError, "ended without having asked an agent; write answer = await"),
-        (forgetful, ContractError, "ended without having asked an agent"),
+        (forgetful, ContractError, r"calls of \['a'\] were made and never awaited; write await before each"),
         (broken, KeyError, "mine"),
         (leaving, EnvironmentFault, "the program raised SystemExit"),
         (wrong_role, ContractError, "a message must have a role out of system, user, assistant"),
+        (abandoning, ContractError, r"calls of \['a'\] were given up before they were answered"),
+        (leaving_a_call, ContractError, r"ended while calls of \['a'\] waited for their answers"),
+        (hanging_thread, EnvironmentFault, "neither asked an agent nor ended for 0.2 seconds"),
+        (leaving_thread, EnvironmentFault, "the program raised SystemExit"),
         (hanging, EnvironmentFault, "neither asked an agent nor ended for 0.2 seconds"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -184,6 +209,30 @@ def test_programs_that_fail_say_why(program: Any, error: type[Exception], messag
         start(program, timeout=0.2)
     # others go on
     assert start().agents_selection == ("a", "b")
+
+
+def test_names_that_nobody_has_may_mean_a_default() -> None:
+    assert start(unknown, default_agent="b").agents_selection == ("b",)
+
+
+def test_foreign_teammates_answer_and_are_no_turns() -> None:
+    async def program(task: Task, agents: Any) -> float:
+        said = await agents["a"].ask("?")
+        return float(await agents["judge"].ask(said))
+
+    team = start(program, foreign={"judge": ScriptedAgent(lambda chat: f"0.{chat[-1]['content']}")})
+    assert [call.agent for call in team.calls()] == ["a"]
+    assert team.step("5")[1] == 0.5
+
+
+def test_several_calls_of_one_agent_are_one_move() -> None:
+    async def program(task: Task, agents: Any) -> float:
+        return float("".join(await asyncio.gather(*(agents["a"].ask(word) for word in "xyz"))))
+
+    team = start(program)
+    assert [call.observation.history[0].text for call in team.calls()] == ["x", "y", "z"]
+    keys = [call.seed_key for call in team.calls()]
+    assert len(set(keys)) == 3
 
 
 def test_a_reward_that_is_no_number_is_named() -> None:
@@ -226,7 +275,9 @@ def test_programs_that_nobody_waits_for_any_more_are_ended() -> None:
     ("make", "error", "message"),
     [
         (lambda: ProgramTeam(EvenEnv(make_tasks(1)), names=["a"]), ValueError, "needs the environment of a program"),
-        (lambda: ProgramTeam(ProgramEnv(lambda task, agents: 1), names=["a"]), ValueError, "must be a coroutine function"),
+        (lambda: ProgramEnv(lambda task: 1), ValueError, "a program must be a function such as async def run"),
+        (lambda: ProgramEnv(3), ValueError, "a program must be a function such as async def run"),
+        (lambda: ProgramTeam(ProgramEnv(chain), names=["a"], default_agent="b"), ValueError, "default_agent must be one of"),
         (lambda: ProgramTeam(ProgramEnv(chain), names=[]), ValueError, "names must be different names"),
         (lambda: ProgramTeam(ProgramEnv(chain), names=["a", "a"]), ValueError, "names must be different names"),
         (lambda: ProgramTeam(ProgramEnv(chain), names=["a"], timeout=0.0), ValueError, "timeout must be positive"),
