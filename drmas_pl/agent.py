@@ -45,7 +45,8 @@ OnTruncated = Literal["penalise", "keep", "mask"]
 class Agent(L.LightningModule):
     """One named role.
 
-    Subclasses set ``grammar`` and ``templates``; everything else is settings.
+    Subclasses set ``grammar`` and ``templates``, and ``template_class`` if their templates are of a class of their own; everything else is
+    settings.
 
     Args:
         name: Name in the team; keys configuration, metrics and checkpoints.
@@ -69,6 +70,7 @@ class Agent(L.LightningModule):
 
     grammar: ClassVar[Grammar]
     templates: ClassVar[Mapping[str, Template]] = {}
+    template_class: ClassVar[type[Template]] = Template
 
     def __init__(
         self,
@@ -341,7 +343,7 @@ class Agent(L.LightningModule):
         if isinstance(template, Template):
             return template
         if not isinstance(template, str):
-            return Template(**template)
+            return self.template_class(**template)
         if template not in self.templates:
             raise ConfigError(
                 f"{type(self).__name__} has no template {template!r}; it has {sorted(self.templates)}"

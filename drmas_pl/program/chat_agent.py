@@ -111,4 +111,5 @@ class ChatAgent(Agent):
     """Answers chat messages with any text."""
 
     grammar: ClassVar[Grammar] = ChatGrammar()
+    template_class: ClassVar[type[Template]] = ChatTemplate
     templates = {"full": ChatTemplate(""), "compact": ChatTemplate("", chat=False)}
