@@ -7,7 +7,6 @@ prints a Markdown table and draws the learning curves into one picture.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from drmas_pl.report.figures import draw_comparison
 from drmas_pl.report.run_files import find_run_folders, read_run
 from drmas_pl.report.run_page import MAX_BYTES, write_page
 from drmas_pl.tools.program import guarded
+from drmas_pl.utils.foreign_files import parse_json, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,28 +129,42 @@ def table(runs: Sequence[FinishedRun]) -> str:
     ]
     rows = [head, ["---"] * len(head)]
     for run in runs:
-        summary = run.summary
-        before = summary["calls_per_agent_before"]
-        after = summary["calls_per_agent"]
-        rows.append(
-            [
-                run.path.name,
-                _change(summary["before"], summary["after"]),
-                _change(summary["before_greedy"], summary["after_greedy"]),
-                *(f"{before[agent]:.2f} → {after[agent]:.2f}" if agent in after else "–" for agent in agents),
-                str(summary["iterations"]),
-                f"{summary['seconds'] / 60:.1f}",
-            ]
-        )
+        try:
+            rows.append(_row(run, agents))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(run.path, error) from error
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _row(run: FinishedRun, agents: Sequence[str]) -> list[str]:
+    """Return a run's cells."""
+    summary = run.summary
+    before = summary["calls_per_agent_before"]
+    after = summary["calls_per_agent"]
+    return [
+        run.path.name,
+        _change(summary["before"], summary["after"]),
+        _change(summary["before_greedy"], summary["after_greedy"]),
+        *(f"{before[agent]:.2f} → {after[agent]:.2f}" if agent in after else "–" for agent in agents),
+        str(summary["iterations"]),
+        f"{summary['seconds'] / 60:.1f}",
+    ]
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{folder / 'summary.json'} is damaged ({type(error).__name__}: {error}); delete it, and the run is shown as far as it is"
+    )
 
 
 def _read(folder: Path) -> FinishedRun:
     try:
-        summary = json.loads((folder / "summary.json").read_text())
-        metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        summary = parse_json(read_text(folder / "summary.json"))
+        metrics = [parse_json(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} is not a whole run folder: {error}") from error
+    if not isinstance(summary, dict) or not isinstance(summary.get("calls_per_agent"), dict):
+        raise _damaged(folder, ValueError("calls_per_agent is missing"))
     return FinishedRun(folder, summary, metrics)
 
 

@@ -32,6 +32,7 @@ from drmas_pl.config.compose import (
 from drmas_pl.config.keys import check_keys, replaced_keys
 from drmas_pl.config.literal import literal_values
 from drmas_pl.errors import CheckpointError, ConfigError
+from drmas_pl.utils.foreign_files import parse_yaml, read_text
 from drmas_pl.utils.validation import shown
 
 CONFIG = "config.yaml"
@@ -58,9 +59,9 @@ def read_config(run: Path) -> dict[str, Any]:
         CheckpointError: It is missing or damaged.
     """
     try:
-        found = dict(yaml.safe_load((run / CONFIG).read_text()))
+        found = dict(parse_yaml(read_text(run / CONFIG)))
         _check_sections(found)
-    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{run / CONFIG} cannot be read ({error}); a checkpoint is used with the configuration of its run"
         ) from error

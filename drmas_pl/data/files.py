@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from drmas_pl.errors import DataError
 from drmas_pl.utils.atomic import replacing
+from drmas_pl.utils.foreign_files import parse_json
 
 EMBEDDED: Final = "embedded:"
 JSON_LINES: Final = (".jsonl", ".ndjson", ".json")
@@ -170,7 +171,7 @@ def parse_line(line: bytes, place: str) -> dict[str, Any]:
     {'question': '1 + 1?'}
     """
     try:
-        value = json.loads(line.rstrip().decode("utf-8-sig"))
+        value = parse_json(line.rstrip().decode("utf-8-sig"))
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drmas_pl.report.trajectory_statistics import TrajectoryStatistics
+from drmas_pl.utils.foreign_files import parse_json
 
 # Characters of one text, and sampled tokens of one turn, that a page holds.
 MAX_TEXT: Final = 200_000
@@ -133,13 +134,25 @@ def escape_json(text: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Return compact JSON for a script element; lone surrogates are escaped, and numbers that are not finite are refused."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """Return compact JSON for a script element; lone surrogates are escaped, and numbers that are not finite become null."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return to_json(_finite(value))
     try:
         text.encode()
     except UnicodeEncodeError:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return escape_json(text)
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON-like data with None in the place of NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _choose_files(files: Sequence[Path]) -> list[Path]:
@@ -167,7 +180,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from drmas_pl.utils.foreign_files import parse_json, parse_yaml, read_text
 
 MARKS = ("summary.json", "metrics.jsonl", "config.yaml")
 _CALLS = re.compile(r"(?:train|validation|test)/([^/]+)/calls")
@@ -106,7 +105,9 @@ def read_run(folder: Path) -> RunFiles:
         config=_read_config(folder / "config.yaml"),
         records=tuple(_read_records(folder / "metrics.jsonl")),
         summary=_read_summary(folder / "summary.json"),
-        trajectories=tuple(sorted((folder / "trajectories").glob("*.jsonl"))),
+        trajectories=tuple(
+            file for file in sorted((folder / "trajectories").glob("*.jsonl")) if file.is_file()
+        ),
         failures="\n".join(_read_text(folder / "failures.log").splitlines()[-40:]),
     )
 
@@ -136,22 +137,22 @@ def _is_number(value: Any) -> bool:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path)
     except OSError:
         return ""
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(_read_text(path))
-    except yaml.YAMLError:
+        config = parse_yaml(_read_text(path))
+    except ValueError:
         return {}
     return config if isinstance(config, dict) else {}
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(_read_text(path))
+        summary = parse_json(_read_text(path))
     except ValueError:
         return {}
     return summary if isinstance(summary, dict) else {}
@@ -161,7 +162,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in _read_text(path).splitlines():
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             continue
         if isinstance(record, dict) and isinstance(record.get("iteration"), int):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from drmas_pl.report.live_server import ServedRuns
+from drmas_pl.tools import report
 from drmas_pl.tools.report import main
 from tests.helpers.run_folders import write_unfinished_run
 
@@ -101,3 +105,40 @@ def test_an_export_is_written_also_of_runs_that_have_not_ended(
     assert main([str(tmp_path / "stopped"), "--no-page", "--export", str(tmp_path / "export")]) == 0
     assert f"export {tmp_path}/export/runs.csv" in capsys.readouterr().out
     assert (tmp_path / "export" / "curves.svg").is_file()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "named pipe": lambda path: os.mkfifo(path),
+    "folder": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "nowhere": lambda path: path.symlink_to("/nowhere"),
+    "nested": lambda path: path.write_text('{"a":' * 20_000 + "\n"),
+    "null": lambda path: path.write_text("null\n"),
+    "other values": lambda path: path.write_text('{"iteration": 1e400, "calls_per_agent": {"a": "x"}}\n'),
+    "random bytes": lambda path: path.write_bytes(bytes(range(256)) * 4),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "metrics.jsonl", "summary.json", "trajectories/train-000001.jsonl"]
+)
+def test_whatever_is_in_a_folder_is_shown_or_refused_in_a_line(
+    tmp_path: Path,
+    name: str,
+    damage: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "draw_comparison", lambda *arguments: None)
+    folder = tmp_path / "runs" / "run"
+    write_run(folder, after=0.7)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    DAMAGES[damage](folder / name)
+    code = main([str(folder), "--output", str(tmp_path / "page.html")])
+    error = capsys.readouterr().err
+    assert (code, error) == (0, "") or (code == 1 and error.startswith("error: ") and error.count("\n") == 1)
+    runs = ServedRuns(tmp_path / "runs")
+    assert runs.list_page()
+    assert all(runs.page(found) and runs.version(found) for found in runs.folders())
