@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import ContractError
 from drmas_pl.parsing import Parsed
-from drmas_pl.rollout.episode import Episode, utterances
+from drmas_pl.rollout.episode import Episode
 from drmas_pl.team import Move, Step, Team
 from drmas_pl.testing import check_team
 from drmas_pl.types import Message, Observation, Task, Trajectory
@@ -30,20 +30,20 @@ def plans(draw: st.DrawFn) -> tuple[tuple[str, ...], list[frozenset[str]]]:
     return names, [*plan, frozenset(names)]
 
 
-def play_at_once(team: Team, calls: int) -> tuple[Trajectory, list[tuple[str, Observation]]]:
+def play_at_once(team: Team, max_calls: int) -> tuple[Trajectory, list[tuple[str, Observation]]]:
     """Play as the collector does."""
     observation, _ = team.reset(options={"task": TASK})
-    episode = Episode(team, observation, max_calls=calls)
+    episode = Episode(team, observation, max_calls=max_calls)
     seen = []
-    while names := episode.speakers:
-        shown = [(name, team.observe(name)) for name in names]
+    while calls := episode.calls():
+        shown = [(call.agent, call.observation) for call in calls]
         seen += shown
         spoken = [
             make_turn(name, parsed=Parsed("valid", action=text), text=text)
             for name, text in ((name, utterance(name, observation)) for name, observation in shown)
         ]
         turns = episode.place(spoken)
-        episode.add(turns, team.step(utterances(turns)))
+        episode.add(turns, team.hear(turns))
     return episode.trajectory(TASK, 0, mode="sampled"), seen
 
 
