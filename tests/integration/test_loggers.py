@@ -184,6 +184,7 @@ def test_a_logger_without_its_package_is_refused_before_anything_is_built(
 
 
 @pytest.mark.loggers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None:
     """In a process of its own, since W&B and Trackio write their last lines when it ends."""
     paths = [str(ROOT), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != ".")]
@@ -205,7 +206,8 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / "trackio" / "drmas_pl.db") as connection:
         configs = [json.loads(config) for (config,) in connection.execute("select config from configs")]
         steps = [step for (step,) in connection.execute("select step from metrics order by id")]
-    assert [config["seed"] for config in configs] == [0, 1] and steps == [0, 0, 1, 2, 2, 2] * 2
+    # W&B has the conversations of both validations besides
+    assert [config["seed"] for config in configs] == [0, 1] and steps == [0, 1, 2, 2] * 2
 
 
 def _wandb_run(logs: Path) -> tuple[dict[str, Any], list[int]]:
