@@ -107,7 +107,7 @@ def run(
         trainer = MultiAgentTrainer(
             max_iterations=iterations,
             output_dir=folder,
-            rollout=RolloutSettings(samples=samples, staleness=staleness),
+            rollout=RolloutSettings(samples=samples, max_staleness=staleness),
             evaluation=EvaluationSettings(greedy=False),
             accelerator="cpu",
         )

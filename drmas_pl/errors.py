@@ -11,6 +11,7 @@
     │   │   └── RetrieverUnavailable it did not answer at all, so that asking again for less is useless
     │   └── SandboxError   a sandbox failed (whatever a program does in it is a result)
     ├── EngineError        generation failed or was refused
+    │   └── ServerNotReplaced a server was lost, and its weights are not there any more
     ├── LifecycleError     a worker group was used in the wrong state
     ├── GroupLost          a process of a worker group died or did not answer in time
     ├── BatchError         an invariant at the batch border does not hold
@@ -62,6 +63,10 @@ class SandboxError(EnvironmentFault):
 
 class EngineError(DrMasError):
     """Generation failed or was refused."""
+
+
+class ServerNotReplaced(EngineError):
+    """A server was lost whose weights the trainer has moved on from; the next weights bring another one."""
 
 
 class LifecycleError(DrMasError):

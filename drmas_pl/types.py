@@ -147,12 +147,22 @@ class GenerationRequest:
         sampling: How to sample.
         seed: Seed of this sample alone; see :func:`drmas_pl.seeding.derive_seed`.
         order: Sort key that fixes a batch's row order, whatever order requests arrive in.
+        sampled_ids: Beginning of the response, sampled before; the engine continues behind it and returns only what it adds. Asked only of
+            engines that can be suspended.
+        iteration: Training iteration that it is for; of requests that wait, those of earlier ones come first.
     """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
     order: tuple[Any, ...] = ()
+    sampled_ids: tuple[int, ...] = ()
+    iteration: int = 0
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Sort key among requests that wait: iteration, then order."""
+        return self.iteration, self.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +173,40 @@ class Completion:
         token_ids: Sampled ids, the end token included when the model produced it.
         logprobs: Log-probability of each sampled id at the sampling temperature, before any top-k/top-p renormalisation.
         finish_reason: ``stop`` (end token or stop text), ``length`` or ``abort``.
-        weights_version: Version of the weights that sampled it.
+        weights_version: Version of the weights that sampled it, or its first token.
+        later_versions: Position and version of the first token of each later version, where new weights came before its end.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weights_version: int
+    later_versions: tuple[tuple[int, int], ...] = ()
+
+    def continued(self, rest: Completion) -> Completion:
+        """Return this beginning of a response together with what was sampled behind it.
+
+        >>> start, rest = Completion((5,), (-0.5,), "abort", 2), Completion((6, 7), (-1.0, -2.0), "stop", 3)
+        >>> start.continued(rest)
+        Completion(token_ids=(5, 6, 7), logprobs=(-0.5, -1.0, -2.0), finish_reason='stop', weights_version=2, later_versions=((1, 3),))
+        """
+        if not self.token_ids:
+            return rest
+        at = len(self.token_ids)
+        latest = self.later_versions[-1][1] if self.later_versions else self.weights_version
+        new = () if not rest.token_ids or rest.weights_version == latest else ((at, rest.weights_version),)
+        later = (
+            *self.later_versions,
+            *new,
+            *((at + place, version) for place, version in rest.later_versions),
+        )
+        return Completion(
+            (*self.token_ids, *rest.token_ids),
+            (*self.logprobs, *rest.logprobs),
+            rest.finish_reason,
+            self.weights_version,
+            later,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +223,7 @@ class Turn:
         finish_reason: Why sampling ended.
         text: Decoded response, for people and parsers only.
         parsed: What the agent's grammar made of the text.
-        weights_version: Version of the weights that sampled it.
+        weights_version: Version of the weights that sampled it, or its first token.
         prompt_truncated: Whether history was dropped to fit the prompt budget.
         prompt_hash: Hash of the prompt ids; equal prompts form anchor-state groups.
         local_reward: Reward of this turn alone, besides the team's.
@@ -202,6 +239,7 @@ class Turn:
         prompt: Text of the prompt, special tokens included; None where it was not asked for.
         candidate: Number among the candidates that were sampled for its prompt, from 0; None where it was sampled alone.
         parent: In a whole tree, place of the candidate before it among ``Trajectory.candidates``; None at the root and elsewhere.
+        later_versions: Position and version of the first token of each later version of the weights, where new ones came before its end.
     """
 
     agent: str
@@ -227,6 +265,18 @@ class Turn:
     prompt: str | None = None
     candidate: int | None = None
     parent: int | None = None
+    later_versions: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def token_versions(self) -> tuple[int, ...]:
+        """Version of the weights that sampled each token.
+
+        Its last entry is the newest version; a turn without tokens has none.
+        """
+        found = [self.weights_version] * len(self.response_ids)
+        for place, version in self.later_versions:
+            found[place:] = [version] * (len(found) - place)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

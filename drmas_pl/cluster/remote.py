@@ -231,7 +231,7 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
         """Refuse, since a process on a cluster does one thing at a time; see :meth:`PolicyWorker.ahead`."""
         raise LifecycleError(
             f"{self.owner} runs on a cluster, where a process does one thing at a time, so it cannot generate ahead; "
-            "use cluster=local, or rollout.staleness=0"
+            "use cluster=local, or rollout.max_staleness=0"
         )
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:

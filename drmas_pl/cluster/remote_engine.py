@@ -222,7 +222,7 @@ class SteppedRequests:
     def _deal(self) -> list[list[NumberedRequest]]:
         """Return what each rank is to begin with."""
         new = sorted(
-            (pair for pair in self._new if pair[0] in self.unanswered), key=lambda pair: pair[1].order
+            (pair for pair in self._new if pair[0] in self.unanswered), key=lambda pair: pair[1].place
         )
         self._new.clear()
         sent = self._rank_of_number

@@ -26,7 +26,7 @@ from drmas_pl.utils.trust import Trust
 # Settings that change nothing in an evaluation, and those that a checkpoint has fixed.
 _IDLE = re.compile(
     r"(advantage|critic|credit|schedule|objective|optimizer|update|logger|sharing|resume|output_dir|sweep_metric)(\..*)?"
-    r"|data\.train|rollout\.(samples|max_draws|align_turns|staleness|retries)"
+    r"|data\.train|rollout\.(samples|max_draws|align_turns|max_staleness|retries)"
     r"|trainer\.(?!(accelerator|devices|strategy|precision|record_prompts)$).*"
 )
 _FIXED = re.compile(

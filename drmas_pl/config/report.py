@@ -64,12 +64,12 @@ def memory_line(run: Run, available: int) -> str:
     found = [group.memory() for group in run.groups.values()]
     here = [memory for memory in found if memory is not None]
     rollout = run.trainer.rollout
-    plan = plan_memory(here, rollout.residency, staleness=rollout.staleness)
+    plan = plan_memory(here, rollout.residency, max_staleness=rollout.max_staleness)
     needs = f"{plan.rollout / GIB:.1f} GiB in rollouts and {plan.training / GIB:.1f} GiB in training"
     line = f"  needs about {needs}; the device has {available / GIB:.1f} GiB"
     if plan.peak <= available:
         return line
-    turns = "rollout.staleness=0" if rollout.staleness else "rollout.residency=one update.offload=all"
+    turns = "rollout.max_staleness=0" if rollout.max_staleness else "rollout.residency=one update.offload=all"
     return f"{line}: too little, try {turns}, or lower engine.max_batch_tokens or update.micro_batch_tokens"
 
 

@@ -36,6 +36,7 @@ _LEFT_OUT: Final[Mapping[str, Any]] = {
     "prompt": None,
     "candidate": None,
     "parent": None,
+    "later_versions": (),
 }
 
 
@@ -269,8 +270,10 @@ def _encode_turn(turn: Turn) -> dict[str, Any]:
 
 def _decode_turn(record: dict[str, Any]) -> Turn:
     parsed = Parsed(**{**record["parsed"], "flags": frozenset(record["parsed"]["flags"])})
-    numbers = {name: tuple(record[name]) for name in _NUMBERS}
-    return Turn(**{**record, **numbers, "parsed": parsed, "moved_with": tuple(record.get("moved_with", ()))})
+    lists = {name: tuple(record[name]) for name in _NUMBERS}
+    lists["moved_with"] = tuple(record.get("moved_with", ()))
+    lists["later_versions"] = tuple(tuple(pair) for pair in record.get("later_versions", ()))
+    return Turn(**{**record, **lists, "parsed": parsed})
 
 
 def _remove_unfinished_line(path: Path) -> None:

@@ -56,7 +56,7 @@ class Engine:
         """Begin to continue a prompt.
 
         Args:
-            request: What to continue. Among requests that wait at one step, those with the lower ``order`` come first.
+            request: What to continue. Among requests that wait at one step, those with the lower ``place`` come first.
 
         Returns:
             A future of the completion. It may be resolved from any thread. A request that cannot be answered fails its own future with
@@ -95,10 +95,16 @@ class Engine:
         """Begin a step and return what waits for its end; engines on devices of their own compute meanwhile."""
         batch = sorted(
             (pair for pair in self._submitted if pair[1].set_running_or_notify_cancel()),
-            key=lambda pair: pair[0].order,
+            key=lambda pair: pair[0].place,
         )
         self._submitted.clear()
         return partial(self._answer, batch) if batch else lambda: None
+
+    def suspend(self) -> None:
+        """Give back what is under way: resolve its futures with finish reason ``abort`` and what has been sampled so far, now or soon.
+
+        Whoever asked goes on later with ``sampled_ids``. An engine that cannot do either answers what is under way as usual.
+        """
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """Continue every prompt once.
@@ -112,7 +118,7 @@ class Engine:
         futures: dict[int, Future[Completion]] = {}
         try:
             # engines that work by themselves begin with what comes first
-            for at in sorted(range(len(requests)), key=lambda at: (requests[at].order, at)):
+            for at in sorted(range(len(requests)), key=lambda at: (requests[at].place, at)):
                 futures[at] = self.submit(requests[at])
             while not (self.idle or all(future.done() for future in futures.values())):
                 self.step()

@@ -154,6 +154,13 @@ class RunningBatch:
         )
         return self._sample(logits, 0, 0)
 
+    def unfinished(self) -> list[Ended]:
+        """Return what has been sampled of every running request; the batch is of no use afterwards."""
+        return [
+            (self._samples.submission(slot), self._completion(slot, "abort"))
+            for slot in self._samples.slot.tolist()
+        ]
+
     def drop(self, given_up: Callable[[Submission], bool]) -> None:
         """Let go of requests, those that ``given_up`` tells."""
         going = np.array([not given_up(submission) for submission in self.running], bool)
@@ -211,15 +218,17 @@ class RunningBatch:
             completion = None
             if fine[at]:
                 reason: FinishReason = "stop" if stopped[at] else "length"
-                completion = Completion(
-                    tuple(self._samples.ids(number)),
-                    tuple(self._samples.logprobs(number)),
-                    reason,
-                    self.weights_version,
-                )
+                completion = self._completion(number, reason)
             ended.append((self._samples.submission(number), completion))
         self._let_go(going, plan.row + first_row, first)
         return ended
+
+    def _completion(self, slot: int, reason: FinishReason) -> Completion:
+        """Return what was sampled in a slot."""
+        samples = self._samples
+        return Completion(
+            tuple(samples.ids(slot)), tuple(samples.logprobs(slot)), reason, self.weights_version
+        )
 
     def _draw(self, logits: Tensor, row: Ints, first: int) -> tuple[Ints, Flags]:
         """Draw and record a token of every sample from ``first`` on.

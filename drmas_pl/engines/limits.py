@@ -68,12 +68,14 @@ def remaining_tokens(request: GenerationRequest, context_length: int | None) -> 
     5
     """
     prompt = len(request.prompt_ids)
+    sampled = len(request.sampled_ids)
     if prompt == 0:
         raise EngineError("a request has an empty prompt; the engine needs at least one token to continue")
     if context_length is None:
-        return request.sampling.max_new_tokens
-    if prompt >= context_length:
+        return request.sampling.max_new_tokens - sampled
+    if prompt + sampled >= context_length:
         raise EngineError(
-            f"a prompt of {prompt} tokens leaves no room in a context of {context_length}; lower max_prompt_tokens below the context length"
+            f"a prompt of {prompt + sampled} tokens leaves no room in a context of {context_length}; lower max_prompt_tokens below the "
+            "context length"
         )
-    return min(request.sampling.max_new_tokens, context_length - prompt)
+    return min(request.sampling.max_new_tokens, context_length - prompt) - sampled

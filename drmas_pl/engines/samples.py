@@ -86,6 +86,8 @@ class Samples:
         self._seed: Ints = np.zeros(0, np.int64)
         self._setting: Ints = np.zeros(0, np.int64)
         self._has_stop_texts: Flags = np.zeros(0, bool)
+        # tokens of the response that were sampled before its admission
+        self._sampled_before: Ints = np.zeros(0, np.int64)
         self._settings: list[Setting] = []
 
     @property
@@ -119,13 +121,15 @@ class Samples:
             self._seed[slot] = submission.request.seed
             self._limit[slot] = submission.limit
             self._has_stop_texts[slot] = bool(sampling.stop)
+            self._sampled_before[slot] = len(submission.request.sampled_ids)
             self.count[slot] = 0
         self.slot = np.concatenate([self.slot, np.array(slots, np.int64)])
 
     def uniforms(self, first: int) -> Tensor:
         """Return (S − first,) uniform random numbers for the next token of the live samples from ``first`` on."""
         slot = self.slot[first:]
-        return uniform(self._tensor(self._seed[slot]), self._tensor(self.count[slot]))
+        position = self._sampled_before[slot] + self.count[slot]
+        return uniform(self._tensor(self._seed[slot]), self._tensor(position))
 
     def by_setting(self, first: int) -> Iterator[tuple[Setting, Ints]]:
         """Yield each temperature, top-p and top-k with the places, counted from ``first``, of the live samples that have them."""
@@ -146,7 +150,8 @@ class Samples:
         stopped = np.isin(self._ids[slot, self.count[slot] - 1], self._stop_ids)
         for at in np.flatnonzero(self._has_stop_texts[slot] & ~stopped).tolist():
             number = int(slot[at])
-            stopped[at] = self._stop_reached(self.ids(number), self.submission(number).request.sampling.stop)
+            request = self.submission(number).request
+            stopped[at] = self._stop_reached((*request.sampled_ids, *self.ids(number)), request.sampling.stop)
         return stopped
 
     def full(self, first: int) -> Flags:
@@ -178,6 +183,7 @@ class Samples:
         self._seed = np.pad(self._seed, (0, more))
         self._setting = np.pad(self._setting, (0, more))
         self._has_stop_texts = np.pad(self._has_stop_texts, (0, more))
+        self._sampled_before = np.pad(self._sampled_before, (0, more))
 
     def _tensor(self, array: Ints) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import RLock
 from typing import Any, Final
 
@@ -134,7 +135,9 @@ class TransformersEngine(Engine):
         except EngineError as error:
             future.set_exception(error)
             return future
-        self._arrived.append(Submission(request, limit, future))
+        # what was sampled of the response before is a part of the prompt to everything but its position
+        whole = replace(request, prompt_ids=(*request.prompt_ids, *request.sampled_ids))
+        self._arrived.append(Submission(whole, limit, future))
         return future
 
     @property
@@ -159,6 +162,21 @@ class TransformersEngine(Engine):
         self._awake = False
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+
+    def suspend(self) -> None:
+        """Give back what waits and what runs; see :meth:`Engine.suspend`.
+
+        The cache goes as well, so that nothing that is sampled later depends on what it held.
+        """
+        with self._lock:
+            self._collect_arrived()
+            unfinished = [] if self._batch is None else self._batch.unfinished()
+            nothing = Completion((), (), "abort", self.weights_version)
+            unfinished += [(waiting, nothing) for waiting in self._waiting]
+            self._waiting = []
+            self._delay = 0
+            self._release()
+            self._resolve(unfinished)
 
     def sync(self, version: int) -> None:
         """Note the version, and renew the copy if there is one; what was computed with the old weights is forgotten.
@@ -213,7 +231,7 @@ class TransformersEngine(Engine):
             self._waiting.append(self._arrived.popleft())
         self._waiting = [waiting for waiting in self._waiting if not waiting.given_up]
         # samples of a task beside each other, whatever the order of arrival: what is computed is then the same in every run
-        self._waiting.sort(key=lambda waiting: waiting.request.order)
+        self._waiting.sort(key=lambda waiting: waiting.request.place)
         if self._batch is not None:
             self._batch.drop(lambda submission: submission.given_up)
 

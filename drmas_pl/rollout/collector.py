@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from drmas_pl.agent import Agent
 from drmas_pl.engines.base import Engine
@@ -27,7 +27,7 @@ from drmas_pl.prompts import Prompt
 from drmas_pl.rollout.causes import FailureLog, describe_cause
 from drmas_pl.rollout.env_threads import EnvExecutor, EnvThreads
 from drmas_pl.rollout.episode import Episode
-from drmas_pl.rollout.scheduler import Scheduler
+from drmas_pl.rollout.scheduler import AttemptRecord, Scheduler
 from drmas_pl.rollout.timeline import Span, Timeline
 from drmas_pl.rollout.tree import (
     Subtree,
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 _OBJECTS_PER_GC = 50_000
 # share of the time that engines may wait for environment steps before somebody is told
 _LONG_WAIT = 0.1
+Result = TypeVar("Result")
 # whose turn it is; every trajectory is a task of its own and so has a value of its own
 _speaker: ContextVar[str | None] = ContextVar("speaker", default=None)
 
@@ -182,6 +183,15 @@ class Collector:
         with Containment() as containment:
             return await self._collect(tasks, engines, phase, timeline, stop, containment)
 
+    def make_scheduler(self, engines: Mapping[str, Engine]) -> Scheduler:
+        """Return what decides when trajectories go on."""
+        return Scheduler(
+            engines.values(),
+            env_executor=self.make_env_executor(),
+            env_latency=self.env_latency,
+            env_timeout=self.env_timeout,
+        )
+
     def make_env_executor(self) -> EnvExecutor | None:
         """Return what runs the environment steps of one collection; None runs them in the event loop."""
         if self.env_executor is not None:
@@ -197,21 +207,21 @@ class Collector:
         stop: Future[None] | None,
         containment: Containment,
     ) -> list[Trajectory]:
-        played: Counter[str] = Counter()
-        jobs = []
-        for task in tasks:
-            jobs += [(task, played[task.id] + sample) for sample in range(phase.samples)]
-            played[task.id] += phase.samples
-        session = _Session(self, engines, phase, containment=containment, timeline=timeline or Timeline())
-        with _rare_garbage_collection():
-            trajectories = await _until(stop, session.run(jobs))
+        jobs = number_samples(tasks, phase.samples, Counter())
+        session = Session(self, engines, phase, containment=containment, timeline=timeline or Timeline())
+        with rare_garbage_collection():
+            trajectories = await until_stopped(stop, session.run(jobs))
         if len(trajectories) != len(jobs):
             raise BatchError(f"expected {len(tasks)} x {phase.samples} trajectories, got {len(trajectories)}")
-        self._check_failures(trajectories)
+        self.check_failures(trajectories)
         return trajectories
 
-    def _check_failures(self, trajectories: Sequence[Trajectory]) -> None:
-        """Say that trajectories failed, and stop the run if too many did."""
+    def check_failures(self, trajectories: Sequence[Trajectory]) -> None:
+        """Say that trajectories failed, and stop the run if too many did.
+
+        Raises:
+            TrainingStopped: More of them failed than ``max_failed_share`` allows.
+        """
         failed = [trajectory for trajectory in trajectories if trajectory.failed]
         if failed:
             log.warning(
@@ -229,6 +239,15 @@ class Collector:
 
     def _tracebacks(self) -> str:
         return "" if self.failures.path is None else f"; tracebacks are in {self.failures.path}"
+
+
+def number_samples(tasks: Sequence[Task], samples: int, played: Counter[str]) -> list[tuple[Task, int]]:
+    """Return every task with the numbers of its samples; one that comes again is numbered on, also behind what was ``played`` before."""
+    jobs = []
+    for task in tasks:
+        jobs += [(task, played[task.id] + sample) for sample in range(samples)]
+        played[task.id] += samples
+    return jobs
 
 
 def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
@@ -256,6 +275,7 @@ def spoken_turn(agent: Agent, prompt: Prompt, completion: Completion) -> Turn:
         text=text,
         parsed=parsed,
         weights_version=completion.weights_version,
+        later_versions=completion.later_versions,
         prompt_truncated=prompt.truncated,
         prompt_hash=hash(prompt.ids),
     )
@@ -279,8 +299,8 @@ def _candidate_calls(call: _Call, count: int) -> Iterator[_Call]:
         yield replace(call, request=replace(asked, seed=seed, order=(*asked.order, number)))
 
 
-class _Session:
-    """One call of :meth:`Collector.collect`."""
+class Session:
+    """One call of :meth:`Collector.collect`, or one iteration among several that are played at the same time."""
 
     def __init__(
         self,
@@ -290,21 +310,18 @@ class _Session:
         *,
         containment: Containment,
         timeline: Timeline,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self.collector = collector
         self.engines = engines
         self.phase = phase
         self.containment = containment
         self.timeline = timeline
+        self.clock = asyncio.get_running_loop().time
         greedy = all(self.sampling(agent).temperature == 0 for agent in collector.agents.values())
         self.mode: Mode = "greedy" if greedy else "sampled"
-        self.env_executor = collector.make_env_executor()
-        self.scheduler = Scheduler(
-            engines.values(),
-            env_executor=self.env_executor,
-            env_latency=collector.env_latency,
-            env_timeout=collector.env_timeout,
-        )
+        self.scheduler = scheduler or collector.make_scheduler(engines)
+        self.env_executor = self.scheduler.env_executor
 
     async def run(self, jobs: Sequence[tuple[Task, int]]) -> list[Trajectory]:
         """Play every job, at most ``max_concurrent`` at a time, and begin with the first."""
@@ -316,7 +333,6 @@ class _Session:
                 found[place] = await self.play(task, sample)
 
         workers = min(self.collector.max_concurrent or len(jobs), len(jobs))
-        self.clock = asyncio.get_running_loop().time
         started = self.clock()
         try:
             await self.scheduler.run([work() for _ in range(workers)])
@@ -335,11 +351,19 @@ class _Session:
             )
         return [found[place] for place in sorted(found)]
 
-    async def play(self, task: Task, sample: int) -> Trajectory:
-        """Play one trajectory, again after a fault, and turn what remains a fault into a record."""
+    async def play(self, task: Task, sample: int, record: AttemptRecord | None = None) -> Trajectory:
+        """Play one trajectory, again after a fault, and turn what remains a fault into a record.
+
+        Args:
+            task: What to play.
+            sample: Which sample of the task.
+            record: What an earlier part of the run has played of it, to go on from; kept up to date for a later part.
+        """
+        record = record or AttemptRecord(self.phase.iteration, sample)
         cause = ""
         retries = self.collector.retries if self.phase.retries is None else self.phase.retries
-        for attempt in range(retries + 1):
+        for attempt in range(record.attempt, retries + 1):
+            record.begin(attempt)
             try:
                 return await self.attempt(task, sample, attempt)
             except (TrainingStopped, GroupLost):
@@ -508,9 +532,7 @@ class _Session:
         return found
 
 
-async def _until(
-    stop: Future[None] | None, session: Coroutine[Any, Any, list[Trajectory]]
-) -> list[Trajectory]:
+async def until_stopped(stop: Future[None] | None, session: Coroutine[Any, Any, Result]) -> Result:
     """Run a session to its end, or until ``stop`` is resolved."""
     if stop is None:
         return await session
@@ -538,7 +560,7 @@ async def _until(
 
 
 @contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
+def rare_garbage_collection() -> Iterator[None]:
     """Let Python look for reference cycles less often: trajectories have none, and looking through them costs a third of the time."""
     thresholds = gc.get_threshold()
     # 0 means never, which is left alone

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.data.module import TaskDataModule
-from drmas_pl.data.recorded import read_trajectories, write_trajectories
-from drmas_pl.errors import CheckpointError, DataError
 from drmas_pl.functional.diagnostics import has_signal
 from drmas_pl.rollout.timeline import Timeline
 from drmas_pl.types import Task, Trajectory
@@ -56,24 +52,38 @@ class RolloutBatch:
 
 
 def sample_rollout(
-    data: TaskDataModule,
+    draws: Generator[Sequence[Task], list[Trajectory], RolloutBatch],
     play: Callable[[Sequence[Task]], list[Trajectory]],
+) -> RolloutBatch:
+    """Play what :func:`draw_tasks` asks for, and return the rollout."""
+    tasks = next(draws)
+    while True:
+        try:
+            tasks = draws.send(play(tasks))
+        except StopIteration as end:
+            rollout: RolloutBatch = end.value
+            return rollout
+
+
+def draw_tasks(
+    data: TaskDataModule,
     *,
     iteration: int,
     max_draws: int,
     with_signal: Callable[[Sequence[Trajectory]], set[str]],
-) -> RolloutBatch:
-    """Play the tasks of an iteration; with ``max_draws`` above 1, play others too until each trained task carries signal.
+) -> Generator[Sequence[Task], list[Trajectory], RolloutBatch]:
+    """Yield the tasks of an iteration, then, with ``max_draws`` above 1, others in place of those without signal.
+
+    Whoever plays them sends their trajectories back; what is returned in the end is the rollout.
 
     Args:
         data: Where tasks come from.
-        play: Plays tasks.
         iteration: Counted from 0.
         max_draws: Largest number of draws; 1 plays the iteration's tasks and trains on all of them.
         with_signal: Returns the ids of the tasks whose trajectories carry learning signal.
     """
     tasks = tuple(data.tasks_for(iteration))
-    trajectories = play(tasks)
+    trajectories = yield tasks
     if max_draws == 1:
         return RolloutBatch(tasks, trajectories, None, 1)
     wanted = len({task.id for task in tasks})
@@ -84,7 +94,7 @@ def sample_rollout(
         others = data.replacements(dropped, {task.id for task in tasks}, iteration=iteration, draw=draws)
         if not others:
             break
-        more = play(others)
+        more = yield others
         found = with_signal(more)
         dropped = [task for task in others if task.id not in found]
         tasks = (*tasks, *others)
@@ -109,56 +119,3 @@ def tasks_with_signal(turns: TurnBatch) -> set[str]:
     """
     signal = has_signal(turns.score, turns.scope(("task", "agent", "node")))
     return {turns.tasks[row] for row in signal.nonzero().flatten().tolist()}
-
-
-def save_rollout(folder: Path, rollout: RolloutBatch) -> None:
-    """Write a rollout that was not trained on yet.
-
-    Raises:
-        DataError: A task's or trajectory's data cannot be written as JSON.
-    """
-    write_trajectories(folder / "trajectories.jsonl", rollout.trajectories)
-    kept = None if rollout.kept is None else sorted(rollout.kept)
-    record = {
-        "tasks": [task.id for task in rollout.tasks],
-        "kept": kept,
-        "draws": rollout.draws,
-        "versions": dict(rollout.versions),
-    }
-    (folder / "rollout.json").write_text(
-        json.dumps({**record, "trajectories": len(rollout.trajectories)}, indent=1)
-    )
-
-
-def load_rollout(folder: Path, tasks: Iterable[Task]) -> RolloutBatch:
-    """Read what :func:`save_rollout` wrote.
-
-    Args:
-        folder: Where it was written.
-        tasks: Training tasks; they take the place of what was written of them.
-
-    Raises:
-        CheckpointError: A file is missing or damaged.
-    """
-    known = {task.id: task for task in tasks}
-    try:
-        record = json.loads((folder / "rollout.json").read_text())
-        read = read_trajectories(folder / "trajectories.jsonl")
-        if len(read) != record["trajectories"]:
-            raise ValueError(f"{len(read)} of {record['trajectories']} trajectories are there")
-        trajectories = [
-            replace(trajectory, task=known.get(trajectory.task.id, trajectory.task)) for trajectory in read
-        ]
-        played = {trajectory.task.id: trajectory.task for trajectory in trajectories}
-        kept = None if record["kept"] is None else frozenset(record["kept"])
-        return RolloutBatch(
-            tuple(played[task] for task in record["tasks"]),
-            trajectories,
-            kept,
-            record["draws"],
-            record["versions"],
-        )
-    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
-        raise CheckpointError(
-            f"checkpoint folder {folder} cannot be read ({error}); choose another one of the run"
-        ) from error

@@ -10,6 +10,9 @@ on a fixed number of engine steps after its environment step began, or at once w
     trajectory         waits ──────────────────────── goes on
 
 With an engine that works by itself there is nothing to keep equal, and nobody waits for anybody.
+
+New weights come between two drives. Before that, :meth:`Scheduler.suspend` has engines give back what they have sampled, and lets every
+trajectory come to the point where it needs an engine; afterwards requests go on behind what was sampled of them.
 """
 
 from __future__ import annotations
@@ -18,20 +21,72 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from drmas_pl.engines.base import Engine
 from drmas_pl.engines.limits import remaining_tokens
-from drmas_pl.errors import EngineError, EnvironmentFault
+from drmas_pl.errors import EngineError, EnvironmentFault, ServerNotReplaced
 from drmas_pl.rollout.env_threads import EnvExecutor
 from drmas_pl.types import Completion, GenerationRequest
 
 Result = TypeVar("Result")
 # longest time between two looks for environment steps that take too long
 _WATCH_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """What engines have sampled for one attempt at a trajectory; played again, it is answered from here.
+
+    Attributes:
+        iteration: Training iteration that it is for.
+        number: Place among all trajectories of the iteration.
+        attempt: How often it was played from its start before.
+        answers: By seed of the request; one that was suspended has finish reason ``abort``.
+    """
+
+    iteration: int
+    number: int
+    attempt: int = 0
+    answers: dict[int, Completion] = field(default_factory=dict)
+
+    def begin(self, attempt: int) -> None:
+        """Note which attempt the answers are for; those of earlier ones are of no use to it."""
+        if attempt != self.attempt:
+            self.attempt = attempt
+            self.answers.clear()
+
+
+# of the trajectory that asks; its coroutines inherit it
+attempt_record: ContextVar[AttemptRecord | None] = ContextVar("attempt_record", default=None)
+
+
+class _Response:
+    """One response on its way: what is asked, and what has been sampled so far."""
+
+    __slots__ = ("completion", "engine", "over", "request")
+
+    def __init__(self, engine: Engine, request: GenerationRequest, known: Completion | None) -> None:
+        self.engine = engine
+        self.request = request
+        self.completion = known
+        self.over = known is not None and known.finish_reason != "abort"
+
+    @property
+    def rest(self) -> GenerationRequest:
+        """The request for what is missing."""
+        sampled = () if self.completion is None else self.completion.token_ids
+        return replace(self.request, sampled_ids=sampled) if sampled else self.request
+
+    def add(self, rest: Completion, *, suspended: bool) -> None:
+        """Add what was sampled behind what is there."""
+        self.completion = rest if self.completion is None else self.completion.continued(rest)
+        self.over = not suspended or rest.finish_reason != "abort"
 
 
 class _Answers:
@@ -91,6 +146,9 @@ class Scheduler:
 
     Attributes:
         engines_waited: Seconds that engines with something to do have waited for environment steps.
+        env_executor: Runs environment steps; None where they are made in the event loop.
+        ordered: Whether all engines compute in this process, so that equal runs see equal batches.
+        suspended: Whether nothing is asked of engines for now.
     """
 
     def __init__(
@@ -102,10 +160,18 @@ class Scheduler:
         env_timeout: float | None = None,
     ) -> None:
         distinct = list({id(engine): engine for engine in engines}.values())
+        self._engines = distinct
         self._stepped = [engine for engine in distinct if engine.needs_steps]
-        # whether equal runs must see equal batches
-        self._ordered = len(self._stepped) == len(distinct)
-        self._env_executor = env_executor
+        self.ordered = len(self._stepped) == len(distinct)
+        self.suspended = False
+        # coroutines by their tasks, and the first error of any of them
+        self._tasks: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
+        self._failure: BaseException | None = None
+        self._held: list[tuple[tuple[int, int], asyncio.Future[None]]] = []
+        # requests that engines have, and environment steps under way
+        self._asked = 0
+        self._env_running = 0
+        self.env_executor = env_executor
         self._env_latency = env_latency
         self._env_timeout = env_timeout
         self.engines_waited = 0.0
@@ -120,26 +186,68 @@ class Scheduler:
 
     async def run(self, coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Run coroutines to their end; the first that raises ends the others, and what they have asked of engines."""
+        try:
+            async with self.driving():
+                for coroutine in coroutines:
+                    self.spawn(coroutine)
+                await self.drive(lambda: self.over)
+        finally:
+            await self.end()
+
+    @asynccontextmanager
+    async def driving(self) -> AsyncIterator[None]:
+        """Belong to the event loop and the thread that run now, for the duration of the block."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._moving = len(coroutines)
-        tasks = [asyncio.create_task(self._count_down(coroutine)) for coroutine in coroutines]
-        everything = asyncio.gather(*tasks)
-        # after Ctrl-C nobody asks for the result any more, which asyncio would report as an error that was forgotten
-        everything.add_done_callback(lambda future: future.cancelled() or future.exception())
-        watch = asyncio.create_task(self._watch()) if self._env_timeout is not None else None
+        watch = None if self._env_timeout is None else asyncio.create_task(self._watch())
         try:
-            if self._stepped:
-                await self._drive(everything)
-            await everything
+            yield
         finally:
-            others = [*tasks, *([] if watch is None else [watch])]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            # those that were ended before they began would be reported as forgotten
-            for coroutine in coroutines:
-                coroutine.close()
+            if watch is not None:
+                watch.cancel()
+                await asyncio.gather(watch, return_exceptions=True)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run one more coroutine beside the others."""
+        self._moving += 1
+        task = asyncio.create_task(self._count_down(coroutine))
+        self._tasks[task] = coroutine
+        task.add_done_callback(self._ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether every coroutine has come to its end."""
+        return not self._tasks
+
+    async def suspend(self) -> None:
+        """Have engines give back what they have sampled, and come to rest: every coroutine waits for :meth:`go_on`."""
+        self.suspended = True
+        for engine in self._engines:
+            engine.suspend()
+        await self.drive(lambda: not (self._moving or self._asked or self._env_running))
+
+    def go_on(self) -> None:
+        """Ask engines again; those that wait go on in the order of their trajectories, however they came to rest."""
+        self.suspended = False
+        held = sorted(self._held, key=lambda pair: pair[0])
+        self._held.clear()
+        for _, over in held:
+            self.resume(over)
+
+    async def wait(self, over: asyncio.Future[None]) -> None:
+        """Wait for what :meth:`resume` ends."""
+        self._pause()
+        await over
+
+    async def end(self) -> None:
+        """End every coroutine."""
+        tasks = dict(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # those that were ended before they began would be reported as forgotten
+        for coroutine in tasks.values():
+            coroutine.close()
 
     async def complete(self, calls: Sequence[tuple[Engine, GenerationRequest]]) -> list[Completion]:
         """Generate for requests that belong together, and wait until all of them are answered.
@@ -147,11 +255,46 @@ class Scheduler:
         Raises:
             EngineError: A prompt leaves no room for a token, or an engine failed; requests that are still under way are given up.
         """
-        for engine, request in calls:
-            # refused here, an overlong prompt fails its own trajectory only
-            remaining_tokens(request, engine.context_length)
+        record = attempt_record.get()
+        responses = [self._respond(record, engine, request) for engine, request in calls]
+        while missing := [response for response in responses if not response.over]:
+            if self.suspended and record is not None:
+                await self._hold(record)
+            try:
+                found = await self._ask([(response.engine, response.rest) for response in missing])
+            except ServerNotReplaced:
+                if record is None:
+                    raise
+                # asked again with the next weights, which bring another server
+                self.suspended = True
+                continue
+            for response, completion in zip(missing, found, strict=True):
+                response.add(completion, suspended=self.suspended and record is not None)
+                if record is not None:
+                    assert response.completion is not None
+                    record.answers[response.request.seed] = response.completion
+        return [response.completion for response in responses if response.completion is not None]
+
+    def _respond(self, record: AttemptRecord | None, engine: Engine, request: GenerationRequest) -> _Response:
+        # refused here, an overlong prompt fails its own trajectory only
+        remaining_tokens(request, engine.context_length)
+        if record is None:
+            return _Response(engine, request, None)
+        return _Response(
+            engine, replace(request, iteration=record.iteration), record.answers.get(request.seed)
+        )
+
+    async def _hold(self, record: AttemptRecord) -> None:
+        """Wait until engines may be asked again."""
+        over: asyncio.Future[None] = self._loop.create_future()
+        self._held.append(((record.iteration, record.number), over))
+        await self.wait(over)
+
+    async def _ask(self, calls: Sequence[tuple[Engine, GenerationRequest]]) -> list[Completion]:
+        """Submit requests and wait for all answers, or for the first failure."""
         futures: list[Future[Completion]] = []
         answers = _Answers(self, len(calls), self._loop.create_future())
+        self._asked += len(calls)
         try:
             for engine, request in calls:
                 futures.append(engine.submit(request))
@@ -162,6 +305,7 @@ class Scheduler:
             found = futures if answers.failed is None else [answers.failed]
             return [_completion(future) for future in found]
         finally:
+            self._asked -= len(calls)
             if answers.missing:
                 for future in futures:
                     future.cancel()
@@ -201,16 +345,19 @@ class Scheduler:
         Raises:
             EnvironmentFault: It took longer than the limit.
         """
-        assert self._env_executor is not None
+        assert self.env_executor is not None
         step = _EnvStep(call, self._engine_steps + self._env_latency, self._loop)
-        if self._ordered:
+        if self.ordered:
             self._env_steps.append(step)
-        step.future = self._env_executor.submit(step.run)
+        self._env_running += 1
+        step.future = self.env_executor.submit(step.run)
         if self._env_timeout is not None:
             self._watched[id(step)] = step
         step.future.add_done_callback(lambda _: self.in_loop(self._returned, step))
-        self._pause()
-        await step.resumed
+        try:
+            await self.wait(step.resumed)
+        finally:
+            self._env_running -= 1
         if step.fault is not None:
             raise step.fault
         return step.future.result()
@@ -227,10 +374,22 @@ class Scheduler:
         if not self._moving and self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
-    async def _drive(self, everything: asyncio.Future[Any]) -> None:
-        """Whenever no trajectory can go on, let those go on whose environment step is due, or else step the engines."""
-        everything.add_done_callback(lambda _: self._wake_driver())
-        while not everything.done():
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+        self.wake_driver()
+
+    async def drive(self, over: Callable[[], bool]) -> None:
+        """Whenever no trajectory can go on, let those go on whose environment step is due, or else step the engines.
+
+        Args:
+            over: Whether to return; asked anew whenever trajectories have moved, or somebody calls :meth:`wake_driver`.
+
+        Raises:
+            BaseException: What the first coroutine that failed has raised.
+        """
+        while self._failure is None and not over():
             if self._moving:
                 await self._all_wait()
             elif self._env_steps and self._env_steps[0].due <= self._engine_steps:
@@ -247,13 +406,16 @@ class Scheduler:
                 self._engine_steps = self._env_steps[0].due
             else:
                 await self._all_wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def _all_wait(self) -> None:
         self._quiet = self._loop.create_future()
         await self._quiet
         self._quiet = None
 
-    def _wake_driver(self) -> None:
+    def wake_driver(self) -> None:
+        """Have the driver look again whether it is over."""
         if self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
@@ -276,7 +438,7 @@ class Scheduler:
             return
         self._watched.pop(id(step), None)
         step.returned.set_result(None)
-        if not self._ordered:
+        if not self.ordered:
             self.resume(step.resumed)
 
     def resume(self, over: asyncio.Future[None]) -> None:
@@ -317,12 +479,12 @@ class Scheduler:
                 self._give_up(step)
 
     def _give_up(self, step: _EnvStep) -> None:
-        assert self._env_executor is not None
+        assert self.env_executor is not None
         step.fault = EnvironmentFault(
             f"an environment step took longer than env_timeout={self._env_timeout:g} s; raise rollout.env_timeout, or find out "
             "what it waits for"
         )
-        self._env_executor.abandon(step.future)
+        self.env_executor.abandon(step.future)
         self._returned(step)
 
 

@@ -36,7 +36,7 @@ def training_rows(
 def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[str, list[TrainingRow]]:
     """Build one row per trained turn and merge equal ones.
 
-    Turns with the same agent, prompt and response and the same sign of advantage become one row whose advantage is the sum and
+    Turns with the same agent, prompt, response and weights and the same sign of advantage become one row whose advantage is the sum and
     whose weight is their number; every surrogate is positively homogeneous in the advantage, so the gradient is the same. Rows with an
     advantage per token stay as they are.
 
@@ -74,10 +74,10 @@ def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[st
             turn.logprobs,
             value,
             token_advantage=tokens,
-            weights_version=turn.weights_version,
+            weights_version=min(turn.token_versions, default=turn.weights_version),
         )
         key = (
-            (turn.agent, turn.prompt_ids, turn.response_ids, value > 0, value < 0)
+            (turn.agent, *ids, value > 0, value < 0, turn.weights_version, turn.later_versions)
             if by_token is None
             else (place,)
         )
@@ -91,16 +91,19 @@ def build_rows(table: TurnBatch, advantage: Tensor | TokenAdvantages) -> dict[st
     return rows
 
 
-def check_rollout(trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int]) -> None:
+def check_rollout(
+    trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int], max_staleness: int = 0
+) -> None:
     """Assert what every rollout must satisfy.
 
     Args:
         trajectories: All trajectories of the iteration.
         samples: Configured trajectories per task, failed ones included; a task that comes twice has twice as many.
-        versions: Weight version by agent name that must have sampled every turn.
+        versions: Version of the weights that learn, by agent name.
+        max_staleness: How many updates older the weights may be that sampled a token.
 
     Raises:
-        BatchError: A task has another number of samples, a reward is not finite, or a turn comes from other weights.
+        BatchError: A task has another number of samples, a reward is not finite, or a token comes from other weights.
     """
     counts: dict[str, int] = {}
     for trajectory in trajectories:
@@ -109,9 +112,12 @@ def check_rollout(trajectories: Sequence[Trajectory], *, samples: int, versions:
         if not abs(total) < float("inf"):
             raise BatchError(f"task {trajectory.task.id!r} was rewarded with {total}; rewards must be finite")
         for turn in trajectory.sampled:
-            if turn.weights_version != versions[turn.agent]:
+            newest = versions[turn.agent]
+            sampled = (turn.weights_version, *(version for _, version in turn.later_versions))
+            if min(sampled) < newest - max_staleness or max(sampled) > newest:
                 raise BatchError(
-                    f"agent {turn.agent!r} spoke with weights {turn.weights_version}, expected version {versions[turn.agent]}"
+                    f"agent {turn.agent!r} spoke with weights {', '.join(map(str, sampled))}, expected version {newest}"
+                    + (f" or at most {max_staleness} older" if max_staleness else "")
                 )
     wrong = {task: count for task, count in counts.items() if count % samples}
     if wrong:

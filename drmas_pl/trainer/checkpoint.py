@@ -9,7 +9,7 @@
         agents/<agent>/agent.json settings of the agent; Agent.load_from_checkpoint reads this folder
         critics/<critic>/         model.safetensors, optimizer.pt, critic.json; where agents are trained with critics
         callbacks.pt              states of callbacks, where there are any
-        ahead/                    rollout of the next iteration, with rollout.staleness=1
+        ahead/                    what has been played for iterations to come, with rollout.max_staleness above 0
     checkpoints/last              name of the newest checkpoint
 
 A checkpoint is written beside its final name, flushed to the disk and renamed, so a folder with that name is always whole. One that is
@@ -37,11 +37,11 @@ from drmas_pl.utils.storage import writing
 
 if TYPE_CHECKING:
     # the programs read manifests before they load torch
-    from drmas_pl.rollout.dynamic_sampling import RolloutBatch
+    from drmas_pl.rollout.played_ahead import PlayedAhead
     from drmas_pl.workers.protocols import PolicyWorkers, ValueWorkers
 
 log = logging.getLogger(__name__)
-ROLLOUT_AHEAD = "ahead"
+PLAYED_AHEAD = "ahead"
 CALLBACKS = "callbacks.pt"
 POINTER = "last"
 # What crashes leave of checkpoints that were being written, replaced or deleted.
@@ -102,7 +102,7 @@ def save_checkpoint(
     manifest: Manifest,
     *,
     critics: ValueWorkers | None = None,
-    rollout: RolloutBatch | None = None,
+    played: PlayedAhead | None = None,
     callbacks: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``folder/iteration-…`` atomically, point ``last`` at it and return it.
@@ -112,7 +112,7 @@ def save_checkpoint(
         groups: Worker groups by name.
         manifest: What the checkpoint says about itself.
         critics: Critics by name.
-        rollout: What was played ahead for the next iteration.
+        played: What was played for iterations to come.
         callbacks: States of the callbacks.
 
     Raises:
@@ -128,7 +128,7 @@ def save_checkpoint(
         try:
             _delete(partial)
             partial.mkdir(parents=True)
-            _write_parts(partial, groups, critics or {}, rollout, callbacks)
+            _write_parts(partial, groups, critics or {}, played, callbacks)
             _check_finite(partial, groups, critics or {})
             whole = replace(manifest, files=seal_files(partial))
             write_atomically(partial / MANIFEST, whole.to_json())
@@ -146,13 +146,13 @@ def _write_parts(
     partial: Path,
     groups: PolicyWorkers,
     critics: ValueWorkers,
-    rollout: RolloutBatch | None,
+    played: PlayedAhead | None,
     callbacks: Mapping[str, Any] | None,
 ) -> None:
     """Write everything but the manifest."""
     import torch
 
-    from drmas_pl.rollout.dynamic_sampling import save_rollout
+    from drmas_pl.rollout.played_ahead import save_played_ahead
 
     for name, group in groups.items():
         group.save(partial / "groups" / name)
@@ -160,8 +160,8 @@ def _write_parts(
             agent.save(partial / "agents" / agent.name, model=f"../../groups/{name}")
     for name, critic in critics.items():
         critic.save(partial / "critics" / name)
-    if rollout is not None:
-        save_rollout(partial / ROLLOUT_AHEAD, rollout)
+    if played is not None:
+        save_played_ahead(partial / PLAYED_AHEAD, played)
     if callbacks:
         torch.save(dict(callbacks), partial / CALLBACKS)
 

@@ -180,9 +180,9 @@ def _policy_gradient(rollout: RolloutSettings, trained: Sequence[TrainedAgent]) 
             "objective.surrogate=clipped"
         )
     behind = [one.agent.name for one in plain if one.agent.objective.correction is None]
-    if behind and rollout.staleness:
+    if behind and rollout.max_staleness:
         yield Finding(
-            f"agents {behind} learn from samples of older weights (rollout.staleness={rollout.staleness}) under "
+            f"agents {behind} learn from samples of older weights (rollout.max_staleness={rollout.max_staleness}) under "
             "objective.surrogate=policy_gradient, which has no importance ratio; set update.old_logp=recompute "
             "objective.correction=token or objective.surrogate=clipped"
         )

@@ -84,7 +84,12 @@ def score_rollout(
     Raises:
         BatchError: The rollout or its advantages are not what they must be.
     """
-    check_rollout(rollout.trajectories, samples=settings.samples, versions=rollout.versions)
+    check_rollout(
+        rollout.trajectories,
+        samples=settings.samples,
+        versions=rollout.versions,
+        max_staleness=settings.max_staleness,
+    )
     all_turns = build_turn_batch(rollout.trajectories, fit.agents, credit=credit)
     turns = rollout.select_kept(all_turns)
     turns = fit.retry.run(apply_kl_penalty, turns, fit.groups.values())

@@ -331,7 +331,7 @@ UPDATE: Final = Section(
             ),
             "policy_shift": (
                 "mean |log π − log π_sampled| of rows that older weights sampled, in nats",
-                "How far the policy moved meanwhile; in place of mismatch with rollout.staleness=1.",
+                "How far the policy moved meanwhile; in place of mismatch with rollout.max_staleness.",
                 "below 0.1",
             ),
             "policy_shift_max": ("largest such difference", "Outliers.", "below 3"),
@@ -352,9 +352,19 @@ UPDATE: Final = Section(
                 "rises by 1 per iteration",
             ),
             "staleness": (
-                "mean updates by which the weights that spoke lag behind; with rollout.staleness=1",
+                "mean updates by which the weights that sampled a token lag behind; with rollout.max_staleness",
                 "Age of the samples.",
-                "at most 1",
+                "at most rollout.max_staleness",
+            ),
+            "staleness_max": (
+                "largest such number",
+                "Age of the oldest token.",
+                "at most rollout.max_staleness",
+            ),
+            "mixed_versions": (
+                "share of turns in the middle of which new weights came; with rollout.max_staleness",
+                "How often a response goes on with new weights.",
+                "0 with rollout.max_staleness=1",
             ),
         },
     ),
@@ -440,7 +450,7 @@ TIME: Final = Section(
         "time/",
         {
             "overlap": (
-                "play while groups learnt; with rollout.staleness=1",
+                "play while groups learnt; with rollout.max_staleness",
                 "What playing ahead saves.",
                 "near time/update",
             )

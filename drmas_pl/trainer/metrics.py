@@ -228,9 +228,20 @@ def critic_metrics(reports: Mapping[str, UpdateReport]) -> dict[str, float]:
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory], newest: Mapping[str, int]) -> dict[str, float]:
-    """Return ``train/<agent>/staleness``: mean number of updates by which the weights behind an agent's turns lag behind ``newest``."""
-    lags: dict[str, list[int]] = {}
+    """Return by how many updates the weights that sampled an agent's tokens lag behind ``newest``.
+
+    Returns:
+        ``train/<agent>/staleness``, the mean over tokens; ``…/staleness_max``, the largest; ``…/mixed_versions``, the share of turns that
+        several versions sampled.
+    """
+    turns: dict[str, list[Turn]] = {}
     for turn in (turn for trajectory in trajectories for turn in trajectory.sampled):
-        if turn.agent in newest:
-            lags.setdefault(turn.agent, []).append(newest[turn.agent] - turn.weights_version)
-    return {f"train/{agent}/staleness": mean(lags[agent]) for agent in newest if agent in lags}
+        if turn.agent in newest and turn.response_ids:
+            turns.setdefault(turn.agent, []).append(turn)
+    found = {}
+    for agent, own in turns.items():
+        lags = [newest[agent] - version for turn in own for version in turn.token_versions]
+        found[f"train/{agent}/staleness"] = mean(lags)
+        found[f"train/{agent}/staleness_max"] = float(max(lags))
+        found[f"train/{agent}/mixed_versions"] = mean(bool(turn.later_versions) for turn in own)
+    return found

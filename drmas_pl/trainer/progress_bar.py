@@ -75,7 +75,7 @@ class ProgressBar(Callback):
         if self._progress is not None:
             now = time.perf_counter()
             # what is sampled ahead has been so since the rollout before
-            ahead = trainer.rollout.staleness and self._rollout_ended is not None
+            ahead = trainer.rollout.max_staleness and self._rollout_ended is not None
             began = self._rollout_ended if ahead else self._rollout_began
             seconds = now - (began or self._rollout_began)
             self._progress.tokens_per_second = sampled_tokens(rollout.trajectories) / max(seconds, 1e-9)

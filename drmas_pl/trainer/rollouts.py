@@ -1,4 +1,4 @@
-"""Where an iteration's rollout comes from: sampled before its update, or one iteration ahead in the background.
+"""Where an iteration's rollout comes from: sampled before its update, or in the background, up to ``max_staleness`` iterations ahead.
 
 ::
 
@@ -7,17 +7,17 @@
     AsyncRollouts   rollout 0 ── rollout 1 ── rollout 2 ── rollout 3 …
                                  update 0 ─── update 1 ─── update 2 …
 
-Asynchronous rollouts are sampled with the weights that the updates up to n − 2 have made and are trained on after update n − 1: samples are
-one update old, those of the first iteration none. Between two iterations everything stands still: engines are given the newest weights, and
-whoever needs them or the engines (validation, checkpoints) waits for that moment. A rollout that is complete by then is kept for its
-iteration, and is part of a checkpoint.
+A trajectory of iteration n begins when at least n − ``max_staleness`` updates are made, and is trained on after n of them, so that none of
+its tokens is older than that. :mod:`drmas_pl.rollout.continuous` plays it. Between two iterations everything stands still for a moment:
+engines are given the newest weights, and whoever needs them or the engines (validation, checkpoints) has them then. What has been played
+by then, the beginnings of trajectories too, is a part of a checkpoint.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,11 @@ from drmas_pl.algorithms.credit_rules import CreditRule
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.engines.base import Engine
-from drmas_pl.errors import BatchError, ConfigError
+from drmas_pl.errors import ConfigError, GroupLost
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, sample_rollout, tasks_with_signal
+from drmas_pl.rollout.continuous import ContinuousCollection, Draws, Stretch
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_tasks, sample_rollout, tasks_with_signal
+from drmas_pl.rollout.played_ahead import PlayedAhead
 from drmas_pl.rollout.timeline import Timeline, engine_metrics, trajectory_metrics
 from drmas_pl.rollout.tree import TreeSampling
 from drmas_pl.team import Team
@@ -39,7 +41,7 @@ from drmas_pl.trainer.metrics import staleness_metrics
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.types import Trajectory
 from drmas_pl.workers.background_weight_sync import BackgroundWeightSync
-from drmas_pl.workers.engine_phases import Residency, awake_engines, engines_ahead
+from drmas_pl.workers.engine_phases import awake_engines, engines_ahead
 from drmas_pl.workers.protocols import PolicyWorkers
 
 
@@ -104,11 +106,11 @@ class SyncRollouts:
         """
         return self.retry.run(self._sample_now, index)
 
-    def restore(self, rollout: RolloutBatch) -> None:
-        """Take over a rollout from a checkpoint; synchronous rollouts are not sampled ahead, so there is nothing to take over."""
+    def restore(self, played: PlayedAhead) -> None:
+        """Take over what a checkpoint holds; synchronous rollouts are not sampled ahead, so there is nothing to take over."""
 
-    def drain(self) -> RolloutBatch | None:
-        """Put all engines to sleep; return what has been sampled for the next iteration."""
+    def drain(self) -> PlayedAhead | None:
+        """Put all engines to sleep; return what has been played for iterations to come."""
         return None
 
     def close(self) -> None:
@@ -145,16 +147,21 @@ class SyncRollouts:
 
     def _sample(self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int) -> RolloutBatch:
         """Sample an iteration's rollout with awake engines that hold the given versions."""
-        phase = Phase("train", self.seed, index, self.settings.samples, tree=self._tree())
+        phase = self._training_phase(index)
         timeline = Timeline()
         rollout = sample_rollout(
-            self.data,
-            lambda tasks: self.collector.collect(tasks, engines, phase, timeline=timeline, stop=self._stop),
-            iteration=index,
-            max_draws=self.settings.max_draws,
-            with_signal=self._with_signal,
+            self._draws(index),
+            lambda tasks: self.collector.collect(tasks, engines, phase, timeline=timeline),
         )
         return replace(rollout, versions=versions, timeline=timeline)
+
+    def _training_phase(self, index: int) -> Phase:
+        return Phase("train", self.seed, index, self.settings.samples, tree=self._tree())
+
+    def _draws(self, index: int) -> Draws:
+        return draw_tasks(
+            self.data, iteration=index, max_draws=self.settings.max_draws, with_signal=self._with_signal
+        )
 
     def _tree(self) -> TreeSampling | None:
         """Say how trees are grown; agents that never learn need no candidates."""
@@ -178,7 +185,7 @@ class SyncRollouts:
 
 
 class AsyncRollouts(SyncRollouts):
-    """Samples in a thread, one iteration ahead. All methods belong to the thread of the training loop.
+    """Samples in a thread while workers learn. All methods belong to the thread of the training loop.
 
     Args:
         collector: See :class:`SyncRollouts`.
@@ -203,127 +210,162 @@ class AsyncRollouts(SyncRollouts):
         **options: Any,
     ) -> None:
         super().__init__(collector, data, groups, **options)
-        check_background_generation(groups, self.settings.residency)
+        check_background_generation(groups, self.settings)
         self._max_iterations = max_iterations
-        self._complete: RolloutBatch | None = None
-        self._newest: Mapping[str, int] = {}
+        self._known = PlayedAhead()
+        self._collection: ContinuousCollection | None = None
+        self._stretch = Stretch(0, 0, None)
         self._began = 0.0
         self._overlap = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._future: Future[tuple[RolloutBatch, float]] | None = None
+        self._future: Future[float] | None = None
         self._phase = ExitStack()
 
     def next(self, index: int) -> RolloutBatch:
-        """Return the rollout of an iteration, and begin to sample the next one with the newest weights.
-
-        Raises:
-            BatchError: It was sampled with weights that are more than one update old.
-            TrainingStopped: Too many trajectories failed.
-        """
-        rollout = self.drain()
-        if rollout is None:
-            self._begin(index)
-            rollout = self.drain()
-        assert rollout is not None
-        self._complete = None
-        self._newest = self.weights_versions()
-        check_staleness(rollout.versions, self._newest)
-        if index + 1 < self._max_iterations:
-            self._begin(index + 1)
-        return rollout
-
-    def restore(self, rollout: RolloutBatch) -> None:
-        """Take over the rollout that an earlier part of the run has sampled for the next iteration."""
-        self._complete = rollout
-
-    def drain(self) -> RolloutBatch | None:
-        """Wait for the end of what is being sampled, put the engines to sleep, and return what is complete for the next iteration.
+        """Return the rollout of an iteration, and go on playing the next ones with the newest weights.
 
         Raises:
             TrainingStopped: Too many trajectories failed.
         """
-        if self._future is None:
-            return self._complete
-        waited = time.perf_counter()
-        # interrupted here, everything stays as it is for close()
-        wait([self._future])
-        future = self._future
-        self._future = None
-        self._phase.close()
-        self._complete, ended = future.result()
-        self._overlap = max(min(waited, ended) - self._began, 0.0)
-        return self._complete
+        return self.retry.run(self._next, index)
+
+    def restore(self, played: PlayedAhead) -> None:
+        """Take over what an earlier part of the run has played ahead."""
+        self._known = played
+
+    def drain(self) -> PlayedAhead | None:
+        """End the stretch that is played, put the engines to sleep, and return what has been played ahead, if anything.
+
+        Raises:
+            TrainingStopped: Too many trajectories failed.
+        """
+        self._end_stretch()
+        played = self._known if self._collection is None else self._collection.played_ahead()
+        return played if played.iterations else None
 
     def close(self) -> None:
         """End what is being sampled, and forget it."""
         if self._stop is not None and not self._stop.done():
             self._stop.set_result(None)
         with suppress(Exception):
-            self.drain()
+            self._end_stretch()
+        if self._collection is not None:
+            self._thread.submit(self._collection.close).result()
+            self._collection = None
         self._thread.shutdown()
 
     def metrics(self, rollout: RolloutBatch) -> dict[str, float]:
-        """Add how many updates old the turns are, and for how many seconds they were sampled while workers learnt."""
+        """Add how many updates old the tokens are, and for how many seconds was sampled while workers learnt."""
         return {
             **super().metrics(rollout),
-            **staleness_metrics(rollout.trajectories, self._newest),
+            **staleness_metrics(rollout.trajectories, rollout.versions),
             "time/overlap": self._overlap,
         }
 
-    def _begin(self, index: int) -> None:
+    def _next(self, index: int) -> RolloutBatch:
+        try:
+            return self._take(index)
+        except GroupLost:
+            # whoever was lost comes back with the newest weights, and goes on from what is recorded
+            self._give_up_collection()
+            raise
+
+    def _take(self, index: int) -> RolloutBatch:
+        self._end_stretch()
+        while (rollout := self._collected(index)) is None:
+            if self._future is None:
+                self._begin_stretch(index, goal=index)
+            self._wait(index)
+        if self._future is None and index + 1 < self._max_iterations:
+            self._begin_stretch(index, goal=index + 1)
+        return replace(rollout, versions=self.weights_versions())
+
+    def _collected(self, index: int) -> RolloutBatch | None:
+        return None if self._collection is None else self._collection.take(index)
+
+    def _begin_stretch(self, index: int, *, goal: int) -> None:
+        """Bring the newest weights to the engines and go on playing.
+
+        Args:
+            index: Number of updates that were made.
+            goal: Iteration whose rollout is wanted.
+        """
         with BackgroundWeightSync(idle=True) as sync:
             for group in self.groups.values():
                 sync.begin(group)
         engines = self._phase.enter_context(engines_ahead(self.groups))
+        if self._collection is None:
+            self._collection = ContinuousCollection(
+                self.collector, engines, phase=self._training_phase, draws=self._draws, known=self._known
+            )
+            self._known = PlayedAhead()
+        # engines that work by themselves take new weights whenever these are there, unless all of a rollout has to be of one version
+        waits = self._collection.ordered or self.settings.max_staleness == 1
+        newest = min(index + self.settings.max_staleness, self._max_iterations - 1)
+        self._stretch = Stretch(goal, newest, goal if waits else None)
         self._stop = Future()
         self._began = time.perf_counter()
-        self._future = self._thread.submit(self._sample_timed, engines, self.weights_versions(), index)
+        self._future = self._thread.submit(self._collection.play, self._stretch, stop=self._stop)
 
-    def _sample_timed(
-        self, engines: Mapping[str, Engine], versions: Mapping[str, int], index: int
-    ) -> tuple[RolloutBatch, float]:
-        return self._sample(engines, versions, index), time.perf_counter()
+    def _wait(self, index: int) -> None:
+        """Wait until the rollout of an iteration is complete, or the stretch is over."""
+        assert self._collection is not None and self._future is not None
+        if self._stretch.goal is None:
+            wait([self._collection.complete(index), self._future], return_when=FIRST_COMPLETED)
+        if self._stretch.goal is not None or self._future.done():
+            self._end_stretch()
+
+    def _end_stretch(self) -> None:
+        """Wait for the end of the stretch, which is now where it has no goal, and put the engines to sleep.
+
+        Raises:
+            TrainingStopped: Too many trajectories failed.
+        """
+        if self._future is None:
+            return
+        waited = time.perf_counter()
+        if self._stretch.goal is None and not self._stretch.enough.done():
+            self._stretch.enough.set_result(None)
+        # interrupted here, everything stays as it is for close()
+        wait([self._future])
+        future = self._future
+        self._future = None
+        self._phase.close()
+        ended = future.result()
+        self._overlap = max(min(waited, ended) - self._began, 0.0)
+
+    def _give_up_collection(self) -> None:
+        """Keep what was played, and play on from there with engines that were started again."""
+        if self._collection is not None:
+            self._known = self._collection.played_ahead()
+            self._thread.submit(self._collection.close).result()
+            self._collection = None
 
 
-def check_staleness(versions: Mapping[str, int], newest: Mapping[str, int]) -> None:
-    """Assert that weights which have sampled are at most one update old.
-
-    Args:
-        versions: Their versions by agent name.
-        newest: Versions of the weights that learn, by agent name.
-
-    Raises:
-        BatchError: They are older, or not there yet.
-    """
-    for agent, version in newest.items():
-        if not 0 <= version - versions[agent] <= 1:
-            raise BatchError(
-                f"agent {agent!r} spoke with weights {versions[agent]} but learns at {version}; expected at most 1 update apart"
-            )
-
-
-def check_background_generation(groups: PolicyWorkers, residency: Residency) -> None:
+def check_background_generation(groups: PolicyWorkers, settings: RolloutSettings) -> None:
     """Make sure that every group can learn while its engine generates.
 
     Args:
         groups: Worker groups by name.
-        residency: Engines awake during a rollout.
+        settings: How training trajectories are played.
 
     Raises:
         ConfigError: Engines do not stay awake, or one generates with weights that are trained.
     """
-    what = "rollout.staleness=1 generates while groups learn"
-    if residency != "all":
-        raise ConfigError(f"{what}, so all engines stay awake; set rollout.residency=all, got {residency}")
+    what = f"rollout.max_staleness={settings.max_staleness} generates while groups learn"
+    if settings.residency != "all":
+        raise ConfigError(
+            f"{what}, so all engines stay awake; set rollout.residency=all, got {settings.residency}"
+        )
     for name, group in groups.items():
         if group.fabric is None:
             raise ConfigError(
-                f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0"
+                f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.max_staleness=0"
             )
         if not group.generates_while_training:
             raise ConfigError(
                 f"{what}, but the engine of worker group {name!r} uses the weights or the memory of its trainer; use engine=sglang with "
-                "engine.release=nothing, or engine.copy=true with engine=transformers, or rollout.staleness=0"
+                "engine.release=nothing, or engine.copy=true with engine=transformers, or rollout.max_staleness=0"
             )
         if group.settings.update.offload != "none":
             raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from drmas_pl.rollout.tree import Select
 from drmas_pl.types import SamplingParams
@@ -33,8 +33,8 @@ class RolloutSettings:
         env_latency: Engine steps after which a trajectory goes on whose environment step ran in a thread, with engines of this process.
         env_timeout: Seconds that an environment step may take in a thread; None sets no limit.
         residency: Whether ``all`` engines are awake during a rollout phase, or ``one`` at a time.
-        staleness: Updates that the weights which play may be behind: 0 plays and learns in turns, 1 plays the next iteration while this
-            one's groups learn.
+        max_staleness: Largest number of updates by which the weights that sample a token may be behind those that learn from it: 0 plays
+            and learns in turns, k plays up to k iterations ahead while groups learn.
         max_concurrent: Largest number of trajectories at a time; None plays all.
         retries: How often a training trajectory that raised is played again.
         max_failed_share: Share of failed trajectories above which the run stops.
@@ -55,7 +55,7 @@ class RolloutSettings:
     env_latency: int = 16
     env_timeout: float | None = None
     residency: Residency = "all"
-    staleness: Literal[0, 1] = 0
+    max_staleness: int = 0
     max_concurrent: int | None = None
     retries: int = 0
     max_failed_share: float = 0.2
@@ -74,6 +74,7 @@ class RolloutSettings:
             "max_concurrent": 1,
             "env_workers": 0,
             "env_latency": 0,
+            "max_staleness": 0,
             "retries": 0,
         }
         for name, low in least.items():
@@ -96,8 +97,6 @@ class RolloutSettings:
                 f"rollout.select_temperature must be positive and finite, got {self.select_temperature}; "
                 "for the candidate of the highest score use rollout.select=argmax"
             )
-        if self.staleness not in (0, 1):
-            raise ValueError(f"rollout.staleness must be 0 or 1, got {self.staleness!r}")
         if not 0 <= self.max_failed_share <= 1:
             raise ValueError(f"rollout.max_failed_share must be in [0, 1], got {self.max_failed_share}")
 

@@ -30,7 +30,8 @@ from drmas_pl.algorithms.turn_batch import TurnBatch
 from drmas_pl.data.module import TaskDataModule
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.errors import CheckpointError, ConfigError, NonFiniteWeights, StorageError, TrainingStopped
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, load_rollout
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch
+from drmas_pl.rollout.played_ahead import load_played_ahead
 from drmas_pl.seeding import derive_seed
 from drmas_pl.team import Team
 from drmas_pl.trainer.callbacks import (
@@ -40,7 +41,7 @@ from drmas_pl.trainer.callbacks import (
     restore_callbacks,
 )
 from drmas_pl.trainer.checkpoint import (
-    ROLLOUT_AHEAD,
+    PLAYED_AHEAD,
     find_checkpoint,
     load_callbacks,
     load_checkpoint,
@@ -413,7 +414,9 @@ class MultiAgentTrainer(TrainerProperties):
             ]
         )
         path = None if ckpt_path is None else find_checkpoint(ckpt_path)
-        fit = self._bind(team, groups, data, critics, checkpoint=path, staleness=self.rollout.staleness)
+        fit = self._bind(
+            team, groups, data, critics, checkpoint=path, max_staleness=self.rollout.max_staleness
+        )
         data.setup("fit")
         self.check_team(team, data, self.agents.values())
         self.state = RunState()
@@ -433,7 +436,7 @@ class MultiAgentTrainer(TrainerProperties):
         critics: ValueWorkers,
         *,
         checkpoint: Path | None = None,
-        staleness: int = 0,
+        max_staleness: int = 0,
     ) -> FitContext:
         """Make what is given the trainer's own, and build what plays it."""
         agents = agents_of(team, groups)
@@ -447,7 +450,7 @@ class MultiAgentTrainer(TrainerProperties):
         }
         rollouts = (
             AsyncRollouts(collector, data, groups, max_iterations=self.max_iterations, **options)
-            if staleness
+            if max_staleness
             else SyncRollouts(collector, data, groups, **options)
         )
         self.context = FitContext(
@@ -459,7 +462,7 @@ class MultiAgentTrainer(TrainerProperties):
         return self.context
 
     def _restore(self, path: Path, fit: FitContext) -> None:
-        """Go back to a checkpoint: workers, state of the run, and the rollout that was sampled ahead."""
+        """Go back to a checkpoint: workers, state of the run, and what was played ahead."""
         manifest = fit.retry.run(
             load_checkpoint,
             path,
@@ -477,8 +480,8 @@ class MultiAgentTrainer(TrainerProperties):
         if path.parent.resolve() == self.folder.checkpoints.resolve():
             self.state.saved()
         self.folder.rewind_metrics(self.iteration, validated=self.state.evaluated_at == self.iteration)
-        if self.rollout.staleness and (path / ROLLOUT_AHEAD).is_dir():
-            fit.rollouts.restore(load_rollout(path / ROLLOUT_AHEAD, fit.data.tasks("train")))
+        if self.rollout.max_staleness and (path / PLAYED_AHEAD).is_dir():
+            fit.rollouts.restore(load_played_ahead(path / PLAYED_AHEAD, fit.data.tasks("train")))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -655,7 +658,7 @@ class MultiAgentTrainer(TrainerProperties):
         """Write a checkpoint and drop those that are neither last nor best.
 
         Args:
-            drain: Whether to wait for the rollout that is sampled ahead, which the checkpoint then holds.
+            drain: Whether the checkpoint holds what is played ahead.
         """
         if self.fast_dev_run:
             return
@@ -669,7 +672,7 @@ class MultiAgentTrainer(TrainerProperties):
             fit.groups,
             manifest,
             critics=fit.critics,
-            rollout=fit.rollouts.drain() if drain else None,
+            played=fit.rollouts.drain() if drain else None,
             callbacks=self._callback_states(),
         )
         self.state.saved()

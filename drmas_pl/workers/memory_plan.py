@@ -67,14 +67,14 @@ class MemoryPlan:
 
 
 def plan_memory(
-    groups: Sequence[WorkerMemory], residency: Literal["all", "one"], *, staleness: int = 0
+    groups: Sequence[WorkerMemory], residency: Literal["all", "one"], *, max_staleness: int = 0
 ) -> MemoryPlan:
     """Add up what groups on one device hold at the same time.
 
     Args:
         groups: Groups that share the device.
         residency: Engines awake during a rollout phase.
-        staleness: 1 where engines generate while groups learn.
+        max_staleness: Above 0 engines generate while groups learn.
     """
     asleep = sum(group.held(State.ASLEEP) for group in groups)
 
@@ -84,7 +84,8 @@ def plan_memory(
     rollout = (
         sum(group.held(State.ROLLOUT) for group in groups) if residency == "all" else alone(State.ROLLOUT)
     )
-    return MemoryPlan(rollout, alone(State.TRAINING) + staleness * sum(group.cache for group in groups))
+    beside = sum(group.cache for group in groups) if max_staleness else 0
+    return MemoryPlan(rollout, alone(State.TRAINING) + beside)
 
 
 def measure_memory(

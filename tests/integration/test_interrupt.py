@@ -79,7 +79,7 @@ def test_two_interrupts_end_a_run_whose_environment_hangs_in_a_thread(tmp_path: 
             os.kill(os.getpid(), signal.SIGINT)
 
     pressed: list[float] = []
-    settings = RolloutSettings(samples=2, env_workers=2, staleness=staleness)
+    settings = RolloutSettings(samples=2, env_workers=2, max_staleness=staleness)
     trainer = make_trainer(tmp_path, rollout=settings, env_check=False)
     groups = make_groups(trainer.fabric, engine=lambda name, *parts: TransformersEngine(*parts, copy=True))
     presses = threading.Thread(target=press)

@@ -37,7 +37,7 @@ def ahead_with_every_term(folder: Path) -> MultiAgentTrainer:
             "agent": {"objective": objective},
             "update": UpdateSettings(old_logp="recompute"),
         },
-        rollout=RolloutSettings(samples=4, staleness=1),
+        rollout=RolloutSettings(samples=4, max_staleness=1),
         evaluation=EvaluationSettings(samples=2, pass_at=(2,)),
         max_iterations=3,
     )

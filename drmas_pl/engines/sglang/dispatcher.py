@@ -66,7 +66,7 @@ class _Pending:
     settled: bool = False
 
     def __lt__(self, other: _Pending) -> bool:
-        return (self.request.order, self.number) < (other.request.order, other.number)
+        return (self.request.place, self.number) < (other.request.place, other.number)
 
 
 class RequestDispatcher:
@@ -94,7 +94,7 @@ class RequestDispatcher:
         self._thread: ThreadPoolExecutor | None = None
 
     def submit(self, request: GenerationRequest, max_tokens: int) -> Future[Completion]:
-        """Send a request as soon as there is room; among those that wait, the lower ``order`` goes first.
+        """Send a request as soon as there is room; among those that wait, the lower ``place`` goes first.
 
         Args:
             request: What to continue.
@@ -239,7 +239,7 @@ class RequestDispatcher:
         elif isinstance(error, EngineError):
             self._give_up(pending, target, error)
         else:
-            self._settle(pending, error or _read(target, call.result()))
+            self._settle(pending, error or _read(target, pending.request, call.result()))
         self._send_waiting()
 
     def _ask_again(self, pending: _Pending, error: ServerLost) -> None:
@@ -316,9 +316,9 @@ def _abort_on_server(pending: _Pending) -> None:
         pending.target.abort(pending.rid)
 
 
-def _read(target: SamplingTarget, answer: Any) -> Completion | Exception:
+def _read(target: SamplingTarget, request: GenerationRequest, answer: Any) -> Completion | Exception:
     """Return the completion, or why the answer is none."""
     try:
-        return target.read(answer)
+        return target.read(answer, request)
     except Exception as error:
         return error

@@ -35,6 +35,7 @@ from drmas_pl.engines.sglang.server_manager import Release
 from drmas_pl.engines.sglang.session import TOLERANCES, EngineState, ServerSession
 from drmas_pl.engines.sglang.settings import RESERVED_TOKENS, ServerSettings
 from drmas_pl.engines.sglang.weight_sync.base import Sync
+from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.types import Completion, GenerationRequest
 
@@ -108,6 +109,7 @@ class SglangEngine(ServedEngine):
         )
         self.own_weights = self._manager.release == "nothing"
         self._weight_sync = make_weight_sync(sync, self._manager)
+        self._stop_texts = StopStringMatcher(tokenizer)
         self._vocabulary = int(policy.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         if probe_tolerance is None:
             probe_tolerance = TOLERANCES.get(self._manager.dtype, 1e-3)
@@ -144,8 +146,8 @@ class SglangEngine(ServedEngine):
             return refused
         return self._dispatcher.submit(request, max_tokens)
 
-    def abort(self) -> None:
-        """End every request that is under way with finish reason ``abort`` and what has been sampled of it."""
+    def suspend(self) -> None:
+        """Have the server end every request that is under way; see :meth:`Engine.suspend`."""
         self._dispatcher.abort()
 
     def wake(self) -> None:
@@ -174,13 +176,14 @@ class SglangEngine(ServedEngine):
     def detach(self) -> None:
         """Have the server hold the newest weights, checked; what is under way goes on.
 
-        A server that is lost after this cannot be started again until the next :meth:`sync`.
+        A server that is lost after this cannot be started again until the next :meth:`sync`; what it had not answered fails with a
+        :class:`~drmas_pl.errors.ServerNotReplaced`.
         """
         self._persist(self._prepare)
         self._session.detach()
 
     def sleep(self) -> None:
-        """Abort what is under way, as :meth:`abort` does, and have the server release what is configured."""
+        """Abort what is under way, as :meth:`suspend` does, and have the server release what is configured."""
         if not self._session.state.is_awake:
             return
         with self._dispatcher.aborted():
@@ -225,6 +228,7 @@ class SglangEngine(ServedEngine):
             adapter=self._weight_sync.adapter,
             version=self.weights_version,
             named=self._weight_sync.replaces,
+            stop_texts=self._stop_texts,
         )
 
     def prepare_server(self, lost: Server | None, losses: int) -> None:

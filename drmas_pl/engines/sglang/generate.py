@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.settings import ServerApi
+from drmas_pl.engines.stop_strings import StopStringMatcher
 from drmas_pl.errors import EngineError
+from drmas_pl.seeding import derive_seed
 from drmas_pl.types import Completion, GenerationRequest
 
 
@@ -46,6 +48,7 @@ class SamplingTarget:
         adapter: LoRA adapter to generate with.
         version: Version stamped on the completions.
         named: Whether the server knows its weights by this version.
+        stop_texts: Recognises stop texts that began in what was sampled before.
     """
 
     server: Server
@@ -53,6 +56,7 @@ class SamplingTarget:
     adapter: str | None
     version: int
     named: bool
+    stop_texts: StopStringMatcher
 
     def start(
         self, request: GenerationRequest, *, max_tokens: int, rid: str, ranks: TaskRanks
@@ -80,9 +84,10 @@ class SamplingTarget:
             body[self.server.api.rank_field] = ranks.rank_of(request, self.server.data_parallel)
         return self.server.client.start("/generate", body)
 
-    def read(self, answer: Mapping[str, Any]) -> Completion:
+    def read(self, answer: Mapping[str, Any], request: GenerationRequest) -> Completion:
         """Return the completion in an answer; see :func:`read_completion`."""
-        return read_completion(answer, version=self.version, named=self.named)
+        found = read_completion(answer, version=self.version, named=self.named)
+        return cut_at_stop_text(found, request, self.stop_texts) if request.sampled_ids else found
 
     def abort(self, rid: str) -> None:
         """Have the server end a request, which it then answers with finish reason ``abort``; does not wait for that."""
@@ -113,9 +118,11 @@ def generate_body(
         adapter: LoRA adapter to generate with.
     """
     sampling = request.sampling
+    # random numbers of its own, in case that the server counts them from the first token that it adds
+    seed = derive_seed(request.seed, len(request.sampled_ids)) if request.sampled_ids else request.seed
     body: dict[str, Any] = {
         "rid": rid,
-        "input_ids": list(request.prompt_ids),
+        "input_ids": [*request.prompt_ids, *request.sampled_ids],
         "return_logprob": True,
         "sampling_params": {
             "max_new_tokens": max_tokens,
@@ -126,7 +133,7 @@ def generate_body(
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "sampling_seed": api.seed(request.seed),
+            "sampling_seed": api.seed(seed),
             "stop": list(sampling.stop),
             "stop_token_ids": sorted(stop_token_ids),
             # what ended the response was sampled, and is trained on
@@ -162,7 +169,7 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
     ids = tuple(answer.get("output_ids") or ())
     logprobs = meta.get("output_token_logprobs") or ()
     if reason == "abort":
-        # an aborted response may lack the log-probs of its last tokens, and nobody trains on it
+        # an aborted response may lack the log-probs of its last tokens
         return Completion(ids[: len(logprobs)], _values(logprobs[: len(ids)]), "abort", version)
     if [entry[1] for entry in logprobs] != list(ids):
         raise EngineError(
@@ -174,6 +181,22 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
             f"the server sampled with weights {found!r}, but version {version} was sent to it; does somebody else use it?"
         )
     return Completion(ids, _values(logprobs), reason, version)
+
+
+def cut_at_stop_text(
+    completion: Completion, request: GenerationRequest, stop_texts: StopStringMatcher
+) -> Completion:
+    """Return what was sampled up to a stop text that begins in ``sampled_ids``, where the server did not look for it."""
+    stop = request.sampling.stop
+    for count in range(1, len(completion.token_ids) + 1) if stop else ():
+        if stop_texts.reached((*request.sampled_ids, *completion.token_ids[:count]), stop):
+            return replace(
+                completion,
+                token_ids=completion.token_ids[:count],
+                logprobs=completion.logprobs[:count],
+                finish_reason="stop",
+            )
+    return completion
 
 
 def _values(logprobs: Sequence[Sequence[Any]]) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ from drmas_pl.engines.served import policy_logprobs
 from drmas_pl.engines.sglang.server import Server
 from drmas_pl.engines.sglang.server_manager import TAGS, WEIGHTS, ServerManager
 from drmas_pl.engines.sglang.weight_sync.base import WeightSync, WholePolicy
-from drmas_pl.errors import EngineError
+from drmas_pl.errors import EngineError, ServerNotReplaced
 
 log = logging.getLogger(__name__)
 Precision = Callable[[], AbstractContextManager[Any]]
@@ -126,9 +126,9 @@ class ServerSession:
                 self.drop(manager.server)
             gone = manager.server is None or manager.server is not self.known
             if self.state is EngineState.DETACHED and gone:
-                raise EngineError(
+                raise ServerNotReplaced(
                     f"the server was lost while the trainer moved on from weights {version}, with which alone it could be started again; "
-                    "go on from the last checkpoint with resume=RUN_FOLDER"
+                    "it can be replaced with the next weights"
                 )
             starts = manager.server is None
             server = manager.server or manager.start(version)

@@ -23,7 +23,7 @@ from drmas_pl.workers.lifecycle import State
 from drmas_pl.workers.policy_worker import PolicyWorker
 from tests.helpers.toy import EvenEnv, WriterEditor, make_data, make_groups
 
-SETTINGS = RolloutSettings(samples=2, staleness=1)
+SETTINGS = RolloutSettings(samples=2, max_staleness=1)
 
 
 class Gate(TransformersEngine):
@@ -143,6 +143,6 @@ def test_older_weights_are_an_error(played_with: int, newest: int) -> None:
 def test_groups_of_a_cluster_are_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.staleness=0",
+        match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.max_staleness=0",
     ):
         check_background_generation({"a": cast(Any, SimpleNamespace(fabric=None))}, "all")

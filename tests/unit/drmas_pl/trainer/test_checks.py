@@ -62,7 +62,7 @@ def find(
         {"objective": {"surrogate": "policy_gradient"}},
         {
             "objective": {"surrogate": "policy_gradient", "correction": "token"},
-            "rollout": {"staleness": 1},
+            "rollout": {"max_staleness": 1},
         },
     ],
 )
@@ -132,8 +132,8 @@ def test_runs_of_no_use_are_refused(settings: dict[str, Any], message: str) -> N
             "all but the first are off-policy; set update.updates_per_iteration=1 update.epochs=1",
         ),
         (
-            {"objective": {"surrogate": "policy_gradient"}, "rollout": {"staleness": 1}},
-            "agents ['writer'] learn from samples of older weights (rollout.staleness=1)",
+            {"objective": {"surrogate": "policy_gradient"}, "rollout": {"max_staleness": 1}},
+            "agents ['writer'] learn from samples of older weights (rollout.max_staleness=1)",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_tokens_per_second_count_since_sampling_began(
     bar = ProgressBar()
     bar._progress = RunProgress("", "", ("a",), 2, 0, 0.0)
     bar._display = Recorder(bar._progress)
-    trainer: Any = SimpleNamespace(rollout=SimpleNamespace(staleness=staleness))
+    trainer: Any = SimpleNamespace(rollout=SimpleNamespace(max_staleness=staleness))
     rollout: Any = SimpleNamespace(trajectories=[conversation()])
     for index in range(2):
         bar.on_rollout_start(trainer, None, (), index)

@@ -44,7 +44,7 @@ from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
             r"rollout.env_timeout=5.0 limits environment steps in threads; set rollout.env_workers",
         ),
         ({"retries": -1}, "rollout.retries must be at least 0, got -1"),
-        ({"staleness": 2}, "rollout.staleness must be 0 or 1, got 2"),
+        ({"max_staleness": -1}, "rollout.max_staleness must be at least 0, got -1"),
         ({"max_failed_share": 1.5}, r"rollout.max_failed_share must be in \[0, 1\], got 1.5"),
     ],
 )

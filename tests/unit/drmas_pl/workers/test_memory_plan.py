@@ -61,7 +61,7 @@ def test_a_real_group_is_counted(fabric: Fabric) -> None:
 
 
 def test_caches_stay_while_groups_learn_if_they_are_played_ahead() -> None:
-    assert plan_memory([group("a"), group("b")], "all", staleness=1) == MemoryPlan(580, 680)
+    assert plan_memory([group("a"), group("b")], "all", max_staleness=1) == MemoryPlan(580, 680)
 
 
 def test_a_copy_of_the_weights_counts_where_it_is(fabric: Fabric) -> None:

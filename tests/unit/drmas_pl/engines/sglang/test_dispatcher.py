@@ -161,7 +161,7 @@ def test_abort_ends_what_is_under_way_with_what_there_is_and_what_waits_with_not
     fake.delay = lambda body: 20.0 if seed_of(body) == 0 else 0.0
     under_way, waiting = (engine.submit(request(seed, task=seed)) for seed in range(2))
     wait_until(lambda: fake.busy == 1)
-    engine.abort()
+    engine.suspend()
     assert waiting.result(20.0) == Completion((), (), "abort", 0)
     found = under_way.result(20.0)
     assert found.finish_reason == "abort" and found.token_ids == expected(0)[0][:1]
