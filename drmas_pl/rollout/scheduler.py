@@ -258,7 +258,8 @@ class Scheduler:
         record = attempt_record.get()
         responses = [self._respond(record, engine, request) for engine, request in calls]
         while missing := [response for response in responses if not response.over]:
-            if self.suspended and record is not None:
+            # again, since engines may be suspended before it gets to ask them
+            while self.suspended and record is not None:
                 await self._hold(record)
             try:
                 found = await self._ask([(response.engine, response.rest) for response in missing])

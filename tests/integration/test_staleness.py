@@ -21,8 +21,12 @@ from tests.helpers.toy import make_data, make_tasks
 from tests.integration.test_ahead import RECOMPUTED, copying, records
 
 ITERATIONS = 5
-# long enough that trajectories of two iterations are under way whenever weights come
-GROUPS = {"engine": copying, "agent": {"sampling": {"max_new_tokens": 12}}, "iterations": ITERATIONS}
+# responses of many lengths, fewer at a time than an iteration has, so that some are under way whenever weights come
+GROUPS = {
+    "engine": copying,
+    "agent": {"sampling": {"max_new_tokens": 24, "stop": tuple("0123456789abcdefg")}},
+    "iterations": ITERATIONS,
+}
 
 
 def stale(
@@ -34,8 +38,8 @@ def stale(
     **more: Any,
 ) -> MultiAgentTrainer:
     """Play a whole run, or the rest of one."""
-    settings = RolloutSettings(**{"samples": 4, "max_staleness": max_staleness, **(rollout or {})})
-    options = {"max_iterations": ITERATIONS, "rollout": settings, **more}
+    settings = {"samples": 4, "max_staleness": max_staleness, "max_concurrent": 6, **(rollout or {})}
+    options = {"max_iterations": ITERATIONS, "rollout": RolloutSettings(**settings), **more}
     return run(folder, groups={**GROUPS, **(groups or {})}, **options)
 
 
@@ -104,11 +108,11 @@ def test_stopping_and_resuming_in_the_middle_of_trajectories_changes_nothing(
         {"groups": RECOMPUTED},
         {"groups": {"sharing": "shared"}},
         {"rollout": {"max_draws": 3, "samples": 2}},
-        {"rollout": {"max_concurrent": 3}},
+        {"rollout": {"max_concurrent": None}},
         {"rollout": {"env_workers": 2, "env_latency": 3}},
         {"evaluation": EvaluationSettings(every=2, samples=2, greedy=False)},
     ],
-    ids=["recompute", "shared", "dynamic", "concurrent", "env_threads", "validated"],
+    ids=["recompute", "shared", "dynamic", "all_at_once", "env_threads", "validated"],
 )
 def test_resuming_after_any_iteration_changes_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
     more = {**more, "groups": {**GROUPS, **more.get("groups", {})}}
