@@ -62,8 +62,8 @@ def train(folder: Path, task: str, bound: int, seed: int, words: Iterable[str] =
 def table(out: Path, tasks: Sequence[str], bounds: Sequence[int], seeds: Sequence[int]) -> str:
     """Return a Markdown table of the runs that are complete."""
     lines = [
-        "| task | max_staleness | seeds | sampled success, before → after | greedy, after | policy shift | clipped | age | oldest | new weights "
-        "within a turn |",
+        "| task | max_staleness | seeds | sampled success, before → after | greedy, after | policy shift | clipped | age | oldest | "
+        "new weights within a turn |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for task in tasks:

@@ -311,7 +311,8 @@ class AsyncRollouts(SyncRollouts):
         """Wait until the rollout of an iteration is complete, or the stretch is over."""
         assert self._collection is not None and self._future is not None
         if self._stretch.goal is None:
-            wait([self._collection.complete(index), self._future], return_when=FIRST_COMPLETED)
+            either: list[Future[Any]] = [self._collection.complete(index), self._future]
+            wait(either, return_when=FIRST_COMPLETED)
         if self._stretch.goal is not None or self._future.done():
             self._end_stretch()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.data.recorded import read_trajectories
-from drmas_pl.rollout.played_ahead import BEGUN, load_played_ahead
+from drmas_pl.rollout.played_ahead import load_played_ahead
 from drmas_pl.trainer.settings import EvaluationSettings, RolloutSettings
 from drmas_pl.trainer.trainer import MultiAgentTrainer
 from tests.helpers.runs import StopAt, run, same, timeless, weights
@@ -125,21 +125,9 @@ def test_resuming_after_any_iteration_changes_nothing(tmp_path: Path, more: dict
         assert timeless(resumed) == timeless(complete)
 
 
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    from drmas_pl.errors import CheckpointError
-
-    stale(tmp_path, 2, callbacks=[StopAt(2)], max_iterations=4)
-    folder = tmp_path / "checkpoints/iteration-000002/ahead"
-    (folder / BEGUN).write_text('{"task": "toy-0"}\n')
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        load_played_ahead(folder, make_tasks(6))
-
-
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from lightning.pytorch.callbacks import Callback
-    from drmas_pl.workers.policy_worker import PolicyWorker
     from tests.helpers import toy
     from tests.integration.test_staleness import stale
 

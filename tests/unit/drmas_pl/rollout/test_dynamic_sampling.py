@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from drmas_pl.algorithms.turn_batch import build_turn_batch
-from drmas_pl.errors import CheckpointError
 from drmas_pl.rollout.dynamic_sampling import (
     RolloutBatch,
-    load_rollout,
+    draw_tasks,
     sample_rollout,
-    save_rollout,
     tasks_with_signal,
 )
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.tables import play
-from tests.helpers.toy import Speaker, make_data, make_tasks, make_turn
+from tests.helpers.toy import Speaker, make_data, make_tasks
 
 TASKS = make_tasks(12)
 FLAT, MIXED, LOCAL, CUT = make_tasks(4)
@@ -42,7 +38,8 @@ def draw(
         return {trajectory.task.id for trajectory in trajectories} - useless
 
     data = make_data(train=TASKS, tasks_per_iteration=4)
-    return sample_rollout(data, answer, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
+    draws = draw_tasks(data, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
+    return sample_rollout(draws, answer)
 
 
 def test_one_draw_trains_on_what_came() -> None:
@@ -83,43 +80,6 @@ def test_it_ends_when_there_are_no_other_tasks(caplog: pytest.LogCaptureFixture)
         rollout = draw(50, useless={task.id for task in TASKS[1:]})
     assert len(rollout.tasks) == 12 and rollout.kept == {TASKS[0].id} and rollout.draws < 50
     assert "only 1 of 4 tasks" in caplog.text
-
-
-PLAYED = RolloutBatch(
-    (TASKS[0], TASKS[1], TASKS[0]),
-    [
-        Trajectory(task, sample, (make_turn("writer"),), 0.1, "terminated", metrics={"x": 1 / 3})
-        for task in TASKS[:2]
-        for sample in (0, 1)
-    ],
-    frozenset({TASKS[1].id}),
-    3,
-    {"writer": 4},
-)
-
-
-@pytest.mark.parametrize("kept", [PLAYED.kept, None])
-def test_what_was_played_is_read_back_as_it_was(tmp_path: Path, kept: frozenset[str] | None) -> None:
-    rollout = replace(PLAYED, kept=kept)
-    save_rollout(tmp_path, rollout)
-    assert load_rollout(tmp_path, TASKS) == rollout
-
-
-def test_tasks_are_the_runs_own_where_it_has_them(tmp_path: Path) -> None:
-    task = replace(TASKS[0], metadata={"pair": (1, 2)})
-    save_rollout(
-        tmp_path, replace(PLAYED, tasks=(task,), trajectories=[Trajectory(task, 0, (), 0.0, "terminated")])
-    )
-    assert load_rollout(tmp_path, [task]).trajectories[0].task is task
-    assert load_rollout(tmp_path, []).tasks[0].metadata == {"pair": [1, 2]}
-
-
-@pytest.mark.parametrize("name", ["rollout.json", "trajectories.jsonl"])
-def test_a_damaged_file_is_an_error(tmp_path: Path, name: str) -> None:
-    save_rollout(tmp_path, PLAYED)
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-5])
-    with pytest.raises(CheckpointError, match=r"cannot be read .*; choose another one of the run"):
-        load_rollout(tmp_path, TASKS)
 
 
 def test_a_task_carries_signal_if_the_scores_of_some_agent_differ() -> None:

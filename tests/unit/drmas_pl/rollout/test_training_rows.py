@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,33 @@ def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
 def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(BatchError, match=message):
         check_rollout(collected(*changes), samples=2, versions={"writer": 3})
+
+
+@pytest.mark.parametrize(
+    ("turn", "allowed"),
+    [
+        (make_turn("writer", weights_version=1), True),
+        (make_turn("writer", weights_version=0), False),
+        (make_turn("writer", weights_version=2, later_versions=((1, 3),)), True),
+        (make_turn("writer", weights_version=0, later_versions=((1, 3),)), False),
+        (make_turn("writer", weights_version=3, later_versions=((1, 4),)), False),
+    ],
+)
+def test_no_token_may_be_older_than_allowed_or_newer_than_what_learns(turn: Turn, allowed: bool) -> None:
+    found = collected({}, {"turns": (turn,)})
+    if allowed:
+        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)
+        return
+    with pytest.raises(BatchError, match="expected version 3 or at most 2 older"):
+        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)
+
+
+def test_equal_responses_of_different_weights_stay_apart() -> None:
+    """Their log-probs differ, and with them the ratios."""
+    old, new = make_turn("writer", weights_version=1), make_turn("writer", index=1, weights_version=2)
+    mixed = make_turn("writer", index=2, weights_version=1, later_versions=((1, 2),))
+    found = rows([old, new, mixed, replace(old, index=3)], [1.0, 1.0, 1.0, 1.0])["writer"]
+    assert [(row.weights_version, row.weight) for row in found] == [(1, 2.0), (2, 1.0), (1, 1.0)]
 
 
 def test_each_trajectory_trains_equally_many_turns_of_a_named_agent() -> None:

@@ -243,9 +243,22 @@ def test_an_average_over_nothing_is_left_out(collection: list[Trajectory]) -> No
     assert mean([]) == 0.0
 
 
-def test_staleness_is_the_mean_over_an_agents_turns(collection: list[Trajectory]) -> None:
-    found = staleness_metrics(collection, {"writer": 1, "editor": 3, "nobody": 2})
-    assert found == {"train/writer/staleness": 1.0, "train/editor/staleness": 3.0}
+def test_staleness_is_the_mean_over_an_agents_tokens() -> None:
+    turns = (
+        make_turn("writer", (1, 2), weights_version=1),
+        make_turn("writer", (1, 2, 3, 4), weights_version=1, later_versions=((1, 2), (3, 3))),
+        make_turn("editor", (5,), weights_version=2),
+    )
+    played = [Trajectory(make_tasks(1)[0], 0, turns, 0.0, "terminated")]
+    # ages of the writer's tokens: 2, 2 and 2, 1, 1, 0
+    assert staleness_metrics(played, {"writer": 3, "editor": 2, "nobody": 2}) == {
+        "train/writer/staleness": pytest.approx(8 / 6),
+        "train/writer/staleness_max": 2.0,
+        "train/writer/mixed_versions": 0.5,
+        "train/editor/staleness": 0.0,
+        "train/editor/staleness_max": 0.0,
+        "train/editor/mixed_versions": 0.0,
+    }
 
 
 def test_updates_are_named_by_group_and_agent_with_shares_of_the_norm() -> None:
