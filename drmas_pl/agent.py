@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -341,7 +341,13 @@ class Agent(L.LightningModule):
 
     def _template(self, template: str | Template | Mapping[str, Any]) -> Template:
         if isinstance(template, Template):
-            return template
+            # a configuration knows the fields of a template and not its class
+            own = isinstance(template, self.template_class)
+            return (
+                template
+                if own
+                else self.template_class(**{f.name: getattr(template, f.name) for f in fields(template)})
+            )
         if not isinstance(template, str):
             return self.template_class(**template)
         if template not in self.templates:

@@ -15,7 +15,7 @@ from drmas_pl.config.construct import build
 from drmas_pl.env import write_joint_action
 from drmas_pl.envs.matrix_games import MatrixGameEnv, make_tasks
 from drmas_pl.errors import CheckFailed
-from drmas_pl.rollout.episode import Episode, utterances
+from drmas_pl.rollout.episode import Episode
 from drmas_pl.testing.conformance import check_env, check_team, probe_team
 from drmas_pl.types import Message
 from tests.helpers.launching import configure
@@ -145,7 +145,7 @@ def test_each_player_is_credited_with_its_own_payoff() -> None:
                 for name, choice in said.items()
             ]
         )
-        episode.add(turns, team.step(utterances(turns)))
+        episode.add(turns, team.hear(turns))
         games.append(episode.trajectory(team.unwrapped.tasks[0], sample, mode="sampled"))
     table = build_turn_batch(games, {name: Player(name) for name in ("first", "second")}, credit=credit)
     assert table.score.tolist() == [-1.0, 1.0, 0.0, 0.0, 1.0, -1.0]
