@@ -85,7 +85,8 @@ def play(plan: EvaluationPlan) -> int:
         said: Iterable[Trajectory] = result.trajectories
         if run.trainer.record_prompts:
             said = with_prompts(said, run.trainer.agents)
-        write_trajectories(Path(plan.request.trajectories), said)
+        with writing("the trajectories", Path(plan.request.trajectories)):
+            write_trajectories(Path(plan.request.trajectories), said)
     print(f"\nrecord {output}")
     return 0
 

@@ -11,43 +11,43 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from drmas_pl.errors import ConfigError, DrMasError
+from drmas_pl.errors import ConfigError
+from drmas_pl.tools.program import guarded
+from drmas_pl.utils.storage import writing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     arguments = build_parser().parse_args(argv)
+    return guarded(lambda: write(arguments))
+
+
+def write(arguments: argparse.Namespace) -> int:
+    """Write what the arguments ask for, upload it if they say so, and return the exit code.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
     kind: Literal["model", "dataset"] = "model" if arguments.agent else "dataset"
-    try:
-        if arguments.preferences:
-            print(
-                export_preferences(
-                    arguments.checkpoint, output=arguments.output, threshold=arguments.threshold
-                )
-            )
-        elif arguments.trajectories:
-            print(export_trajectories(arguments.checkpoint, output=arguments.output))
-        else:
-            print(
-                export(
-                    arguments.checkpoint,
-                    arguments.agent,
-                    output=arguments.output,
-                    dtype=arguments.dtype,
-                    adapter=arguments.adapter,
-                )
-            )
-        if arguments.push is not None:
-            print(push(arguments.output, arguments.push, kind=kind, private=not arguments.public))
-    except DrMasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    with writing(f"the {kind}", arguments.output):
+        print(_written(arguments))
+    if arguments.push is not None:
+        print(push(arguments.output, arguments.push, kind=kind, private=not arguments.public))
     return 0
+
+
+def _written(arguments: argparse.Namespace) -> str:
+    run = arguments.checkpoint
+    output = arguments.output
+    if arguments.preferences:
+        return export_preferences(run, output=output, threshold=arguments.threshold)
+    if arguments.trajectories:
+        return export_trajectories(run, output=output)
+    return export(run, arguments.agent, output=output, dtype=arguments.dtype, adapter=arguments.adapter)
 
 
 def build_parser() -> argparse.ArgumentParser:

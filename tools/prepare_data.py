@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         arguments.run(arguments)
-    except DrMasError as error:
+    except (DrMasError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

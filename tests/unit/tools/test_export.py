@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from pyarrow import parquet
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.tools.export import main
+from scripts.durability import process
 from tests.helpers.run_folders import flip_bit, write_folder
 from tests.helpers.runs import run
 
@@ -112,13 +114,23 @@ def test_a_hub_that_refuses_is_one_line_and_the_folder_stays(
 def test_what_cannot_be_exported_is_one_line(
     folder: Path, tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(folder), *words, "--output", str(tmp_path / "x")]) == 1
+    assert main([str(folder), *words, "--output", str(tmp_path / "x")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    assert main([str(folder), "--agent", "writer", "--output", str(tmp_path / "full")]) == 1
+    assert main([str(folder), "--agent", "writer", "--output", str(tmp_path / "full")]) == 2
     assert "holds files already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--agent", "writer"], ["--trajectories"]])
+def test_a_disk_that_is_full_is_one_line(folder: Path, tmp_path: Path, words: list[str]) -> None:
+    outcome = process.run(
+        lambda: main([str(folder), *words, "--output", str(tmp_path / "x")]),
+        prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY)),
+    )
+    assert outcome.code == 1 and outcome.faults == []
+    assert "cannot be written to" in outcome.error and "make room there" in outcome.error
 
 
 @pytest.mark.parametrize("name", ["groups/writer/model.safetensors", "agents/writer/agent.json"])
@@ -136,5 +148,5 @@ def test_what_is_damaged_is_not_exported(
 
 def test_a_run_that_recorded_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = write_folder(tmp_path / "run")
-    assert main([str(empty), "--trajectories", "--output", str(tmp_path / "x")]) == 1
+    assert main([str(empty), "--trajectories", "--output", str(tmp_path / "x")]) == 2
     assert "holds no recorded trajectories" in capsys.readouterr().err
