@@ -98,7 +98,7 @@ def test_a_hub_that_refuses_is_one_line_and_the_folder_stays(
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(Hub, "fault", OSError("401\nnot logged in"))
     words = ["--trajectories", "--output", str(tmp_path / "b"), "--push", "me/said"]
-    assert main([str(folder), *words]) == 1
+    assert main([str(folder), *words]) == 2
     error = capsys.readouterr().err
     assert "the Hub does not take me/said: 401 not logged in; log in with" in error and error.count("\n") == 1
     assert (tmp_path / "b" / "train.parquet").is_file()
