@@ -167,6 +167,11 @@ class TextEnv(gymnasium.Env[str, str]):
         self.task: Task | None = None
         self._over = True
 
+    @property
+    def playing(self) -> TextEnv:
+        """The environment whose rules hold: this one, or in a mixture of several the one that plays the task."""
+        return self
+
     @abstractmethod
     def begin(self, task: Task) -> str:
         """Set up the state for ``task`` and return the first observation, usually the question."""

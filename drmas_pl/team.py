@@ -210,10 +210,10 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
 
     @property
     def unwrapped(self) -> TextEnv:  # type: ignore[override]
-        """The innermost environment."""
+        """The innermost environment, in a mixture the one that plays the task."""
         env = self.env.unwrapped
         assert isinstance(env, TextEnv)
-        return env
+        return env.playing
 
     def declared_metrics(self) -> dict[str, MetricInfo]:
         """Return what environment and team declare about their metrics, by name."""

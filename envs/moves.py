@@ -35,6 +35,16 @@ def shifted(cell: Cell, move: str, times: int = 1) -> Cell:
     return cell[0] + times * row, cell[1] + times * column
 
 
+def cell_name(cell: Cell) -> str:
+    """Name a cell by the letter of its row and the number of its column; rows past the 26th have two letters.
+
+    >>> cell_name((0, 0)), cell_name((9, 11)), cell_name((27, 0))
+    ('a1', 'j12', 'ab1')
+    """
+    first, last = divmod(cell[0], 26)
+    return f"{chr(96 + first) if first else ''}{chr(97 + last)}{cell[1] + 1}"
+
+
 def manhattan(left: Cell, right: Cell) -> int:
     """Return the number of steps between two cells of an empty grid.
 

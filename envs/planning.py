@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, get_args
 
 from drmas_pl.env import StepResult, TextEnv
-from drmas_pl.envs.moves import read_moves
+from drmas_pl.envs.moves import cell_name, read_moves
 from drmas_pl.envs.pictures import Colour, Image, paint
 from drmas_pl.envs.puzzles import Generator, Split, draw_puzzles
 from drmas_pl.parsing.boxed import last_box
@@ -22,6 +22,7 @@ from drmas_pl.types import MetricInfo, Task
 
 State = TypeVar("State")
 Moved = TypeVar("Moved", bound="Moving")
+BoardFormat = Literal["grid", "cells"]
 METRICS = {
     "moves": MetricInfo(
         "number of moves that were tried; an action that was not executed counts as one",
@@ -34,6 +35,10 @@ METRICS = {
         "towards 0",
     ),
 }
+
+_CELLS: Final = (
+    "Cells are named by the letter of their row and the number of their column; a1 is at the top left."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class PlanningEnv(TextEnv, Generic[State]):
         step_cost: Price of a move, at least 0.
         shaping: Weight of the potential's change, at least 0; the spread of the whole potential is about 1.
         show_rules: Whether the first observation explains the rules; later ones show the board alone.
+        board_format: How observations show the board: ``grid`` draws it; ``cells`` names cells by what is there, and after an action only
+            what actions can change, which suits small models.
         render_mode: ``ansi`` renders the board as text, ``rgb_array`` as an image, None not at all.
 
     Raises:
@@ -92,6 +99,7 @@ class PlanningEnv(TextEnv, Generic[State]):
         step_cost: float = 0.01,
         shaping: float = 1.0,
         show_rules: bool = True,
+        board_format: BoardFormat = "grid",
         render_mode: str | None = None,
     ) -> None:
         super().__init__(tasks)
@@ -105,11 +113,14 @@ class PlanningEnv(TextEnv, Generic[State]):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
+        if board_format not in get_args(BoardFormat):
+            raise ValueError(f"board_format must be 'grid' or 'cells', got {board_format!r}")
         self.max_turns = max_turns
         self.max_moves = max_moves
         self.step_cost = step_cost
         self.shaping = shaping
         self.show_rules = show_rules
+        self.board_format: BoardFormat = board_format
         self.render_mode = render_mode
         self.turns = 0
         self.moves = 0
@@ -137,6 +148,10 @@ class PlanningEnv(TextEnv, Generic[State]):
         """Return the board as text."""
 
     @abstractmethod
+    def cells(self, state: State, *, changeable: bool) -> str:
+        """Return the board as names of cells; with ``changeable`` what actions can change alone."""
+
+    @abstractmethod
     def picture(self, state: State) -> Image:
         """Return the board as an image."""
 
@@ -162,7 +177,11 @@ class PlanningEnv(TextEnv, Generic[State]):
         self.moves = 0
         self.illegal_actions = 0
         self.state = self.load(task)
-        board = self.board(self.state)
+        board = (
+            self.board(self.state)
+            if self.board_format == "grid"
+            else self.cells(self.state, changeable=False)
+        )
         return f"{self.explain(self.state)}\n\n{board}" if self.show_rules else board
 
     def act(self, action: str) -> StepResult:
@@ -181,8 +200,13 @@ class PlanningEnv(TextEnv, Generic[State]):
             reward += 1.0 + self.bonus(played.state)
         spent = self.turns >= self.max_turns or self.moves_left() == 0
         note = "Solved." if solved else played.note
+        board = (
+            self.board(played.state)
+            if self.board_format == "grid"
+            else self.cells(played.state, changeable=True)
+        )
         return StepResult(
-            f"{note}\n{self.board(played.state)}",
+            f"{note}\n{board}",
             reward=reward,
             terminated=solved or lost,
             truncated=spent and not (solved or lost),
@@ -233,14 +257,19 @@ class Moving(Protocol):
 
 
 class MovesEnv(PlanningEnv[Moved]):
-    """A puzzle that is solved by moves up, down, left and right on a grid; subclasses name ``rules`` and the ``colours`` of signs."""
+    """A puzzle that is solved by moves up, down, left and right on a grid.
+
+    Subclasses name the ``rules``, the ``colours`` of signs, the signs of things that ``moving`` changes, and the one of ``empty`` cells.
+    """
 
     rules: ClassVar[str]
     colours: ClassVar[Mapping[str, Colour]]
+    moving: ClassVar[str]
+    empty: ClassVar[str]
 
     def explain(self, state: Moved) -> str:
         """Return the rules."""
-        return self.rules
+        return f"{self.rules} {_CELLS}" if self.board_format == "cells" else self.rules
 
     def play(self, action: str, moves_left: int | None) -> Played[Moved]:
         """Move until the puzzle is solved, a move is against the rules, or the list ends."""
@@ -253,6 +282,15 @@ class MovesEnv(PlanningEnv[Moved]):
     def board(self, state: Moved) -> str:
         """Return the grid as text."""
         return "\n".join(state.lines())
+
+    def cells(self, state: Moved, *, changeable: bool) -> str:
+        """Name the cells with each sign, those that move first."""
+        found: dict[str, list[str]] = {sign: [] for sign in self.moving}
+        for row, line in enumerate(state.lines()):
+            for column, sign in enumerate(line):
+                if sign in self.moving or not (changeable or sign == self.empty):
+                    found.setdefault(sign, []).append(cell_name((row, column)))
+        return ", ".join(" ".join([sign, *names]) for sign, names in found.items() if names)
 
     def picture(self, state: Moved) -> Image:
         """Return the grid as an image."""

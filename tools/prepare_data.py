@@ -1,6 +1,7 @@
 """Prepare tasks, passages and a small model: fetch the public sets, build a search index, or check files before a run.
 
     drmas prepare-data math   --output data/math
+    drmas prepare-data polaris --output data/polaris
     drmas prepare-data search --output data/search
     drmas prepare-data corpus wiki-18.jsonl --index data/wiki-18.bm25s
     drmas prepare-data corpus wiki-18.jsonl --index data/wiki-18.e5 --backend dense --device cuda
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, what in (
         ("math", "dapo_filter to train on; AIME, MATH-500, AMC, Minerva and OlympiadBench to test with"),
+        ("polaris", "Polaris to train on; AIME and OlympiadBench to test with"),
         ("search", "NQ and HotpotQA"),
         ("code", "APPS and CodeContests to train on; their test splits and LiveCodeBench to test with"),
     ):
@@ -187,7 +189,7 @@ def run_fetch(arguments: argparse.Namespace) -> None:
     """
     from drmas_pl.data.code_sets import CODE
     from drmas_pl.data.files import write_json_lines
-    from drmas_pl.data.public_sets import MATH, SEARCH, divide
+    from drmas_pl.data.public_sets import MATH, POLARIS, SEARCH, divide
     from drmas_pl.data.readers import read_tasks
 
     if arguments.validation < 0:
@@ -196,7 +198,7 @@ def run_fetch(arguments: argparse.Namespace) -> None:
         raise DataError(f"--max-characters must be at least 1, got {arguments.max_characters}")
     rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
     unusable = 0
-    for public in {"math": MATH, "search": SEARCH, "code": CODE}[arguments.sets]:
+    for public in {"math": MATH, "polaris": POLARIS, "search": SEARCH, "code": CODE}[arguments.sets]:
         found = load_hub(public) if arguments.local is None else load_local(public, arguments.local)
         converted = [public.convert(row, public, index) for index, row in enumerate(found)]
         unusable += converted.count(None)

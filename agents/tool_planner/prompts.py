@@ -17,11 +17,12 @@ _FORMATS: Final = {
     "action": "[Action that was played]\n{text}",
     "information": "[What happened]\n{text}",
 }
-_COMPACT_FORMATS: Final = {
+# The tool agent plans from what happened; the planner decides on a proposal besides.
+_COMPACT_TOOL: Final = {"information": "{text}\n"}
+_COMPACT_PLANNER: Final = {
+    **_COMPACT_TOOL,
     "proposal": "propose: <proposal>{text}</proposal>\n",
     "check": "check: {text}\n",
-    "action": "act: <action>{text}</action>\n",
-    "information": "{text}\n",
 }
 _full = partial(Template, formats=_FORMATS, no_history="(nothing yet)", separator="\n\n")
 _TASK: Final = (
@@ -40,7 +41,7 @@ TOOL: Final = {
             "Finish with exactly one <proposal>your action</proposal>."
         ),
     ),
-    "compact": transcript("propose: ", _COMPACT_FORMATS),
+    "compact": transcript("propose: ", _COMPACT_TOOL),
 }
 
 PLANNER: Final = {
@@ -52,5 +53,5 @@ PLANNER: Final = {
             "Finish with exactly one <action>your action</action>."
         ),
     ),
-    "compact": transcript("act: ", _COMPACT_FORMATS),
+    "compact": transcript("act: ", _COMPACT_PLANNER),
 }

@@ -19,6 +19,7 @@ from drmas_pl.config.cluster import cluster_critics, cluster_groups, cluster_set
 from drmas_pl.config.construct import build, build_callable, construct, settings
 from drmas_pl.config.critics import configured_critics, critic_settings, planned_critics
 from drmas_pl.config.engines import build_engine, check_engine_address, engine_sections
+from drmas_pl.config.mixture import expand_parts
 from drmas_pl.config.roles import (
     SAMPLING,
     build_binding,
@@ -104,6 +105,7 @@ def build_run(
         ConfigError: A value does not fit what it is for.
         DataError: A task file is unusable.
     """
+    config = expand_parts(config)
     run = settings(RunSettings, {item.name: config[item.name] for item in fields(RunSettings)})
     check_run_settings(config)
     cluster = cluster_settings(config)
@@ -187,11 +189,16 @@ def build_env(node: Mapping[str, Any]) -> gymnasium.Env[str, str]:
 
 
 def build_team(node: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Team:
-    """Build the team around its environment.
+    """Build the team around its environment; around each part of a mixture as well, to see whether it fits.
 
     Raises:
-        ConfigError: The target is no team.
+        ConfigError: The target is no team, or one that a part does not fit.
     """
+    for name, part in getattr(env.unwrapped, "parts", {}).items():
+        try:
+            build_team(node, part)
+        except ConfigError as error:
+            raise ConfigError(f"env.parts.{name}: {error}") from error
     team = build(node, "agents", env, skip=("name", "roles", "default_role"))
     if not isinstance(team, Team):
         raise ConfigError(

@@ -165,7 +165,12 @@ def compose_file(group: str, option: str, overrides: Sequence[str] = ()) -> dict
 
 def compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of a run with overrides in Hydra's form as plain data, references included."""
-    return _plain(_compose(overrides, "train", hydra=False))
+    return _plain(compose_options(overrides))
+
+
+def compose_options(overrides: Sequence[str]) -> DictConfig:
+    """Return the configuration of a run with overrides in Hydra's form, with its references as they are written."""
+    return _compose(overrides, "train", hydra=False)
 
 
 def complete(config: DictConfig, *, job: int | None = None) -> DictConfig:

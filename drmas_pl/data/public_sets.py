@@ -123,6 +123,12 @@ MATH: Final = (
     PublicSet("minerva_math", "zwhe99/simplerl-minerva-math", "test", "test", problem_row),
     PublicSet("olympiadbench", "realtreetune/olympiadbench", "test", "test", problem_row),
 )
+POLARIS: Final = (
+    PublicSet(
+        "polaris", "POLARIS-Project/Polaris-Dataset-53K", "train", "train", problem_row, keep=("difficulty",)
+    ),
+    *(about for about in MATH if about.source in ("aime_2024", "aime_2025", "olympiadbench")),
+)
 SEARCH: Final = (
     PublicSet("nq_hotpotqa", "PeterJinGo/nq_hotpotqa_train", "train", "train", search_row),
     PublicSet("nq_hotpotqa", "PeterJinGo/nq_hotpotqa_train", "test", "test", search_row),

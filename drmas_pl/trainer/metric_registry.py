@@ -93,6 +93,12 @@ TEAM: Final = Section(
                 "Time-outs; never a success.",
                 "near 0",
             ),
+            "source/{source}/reward": (
+                "reward of one data source, where there are several",
+                "As reward.",
+                "rises",
+            ),
+            "source/{source}/success": ("success of one data source", "Where the score comes from.", "rises"),
             "turns": ("mean number of utterances", "Length of play; the sum of all agents' calls.", "stable"),
             "failed": (
                 "share of all trajectories in which something raised, after all retries",
@@ -136,7 +142,6 @@ EVALUATION: Final = Section(
                 "What pass@k counts.",
                 "equal to tasks",
             ),
-            "source/{source}/success": ("success of one data source", "Where the score comes from.", "rises"),
             "source/{source}/tasks": (
                 "tasks of one data source that count",
                 "What its success counts.",

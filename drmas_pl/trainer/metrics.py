@@ -68,6 +68,7 @@ def collection_metrics(
     out = {"failed": mean(trajectory.failed for trajectory in trajectories)} if trajectories else {}
     if played:
         out |= {name: average(played, number) for name, number in _COLUMNS.items()}
+        out |= _source_metrics(played, average)
         own = _own_metrics(played, declared or {}, average)
         _check_names(own)
         out |= own
@@ -78,6 +79,19 @@ def collection_metrics(
             turns = [turn for trajectory in played for turn in trajectory.turns if turn.agent == agent]
             out |= {f"{agent}/{name}": value for name, value in _agent_metrics(turns).items()}
     return {f"{phase}/{name}": value for name, value in out.items()}
+
+
+def _source_metrics(played: Sequence[Trajectory], average: Average) -> dict[str, float]:
+    """Average reward and success over each data source, where there are several."""
+    sources = sorted({trajectory.task.data_source for trajectory in played})
+    if len(sources) < 2:
+        return {}
+    own = {source: [item for item in played if item.task.data_source == source] for source in sources}
+    return {
+        f"source/{source}/{name}": average(own[source], _COLUMNS[name])
+        for source in sources
+        for name in ("reward", "success")
+    }
 
 
 def _own_metrics(

@@ -22,6 +22,8 @@ from drmas_pl.types import MetricInfo, Task
 
 Reward = Literal["pass_rate", "all_or_nothing"]
 SHIPPED = "embedded:code/train"
+# Results of programs on inputs; a team says the same ones again and again.
+REMEMBERED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,11 @@ class CodeEnv(TextEnv):
             raise ValueError(f"reward must be 'pass_rate' or 'all_or_nothing', got {reward!r}")
         super().__init__(read_tasks(SHIPPED) if tasks is None else tasks)
         self.reward = reward
-        pool = SandboxPool(make_sandbox(sandbox, SandboxLimits(memory=memory_mb * MIB)), workers=workers)
+        pool = SandboxPool(
+            make_sandbox(sandbox, SandboxLimits(memory=memory_mb * MIB)),
+            workers=workers,
+            remembered=REMEMBERED,
+        )
         self.grader = CodeGrader(pool, timeout=timeout, budget=budget, tolerance=tolerance, wave=pool.workers)
         self._judged: tuple[str, CodeVerdict] | None = None
 

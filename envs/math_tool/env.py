@@ -19,6 +19,8 @@ from drmas_pl.sandbox.base import MIB
 from drmas_pl.types import MetricInfo, Task
 
 LONGEST_ANSWER = 200
+# Results of programs; a team says the same ones again and again.
+REMEMBERED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,11 @@ class MathToolEnv(MathEnv):
             raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
         super().__init__(tasks, reward=reward)
         self.timeout = timeout
-        self.pool = SandboxPool(make_sandbox(sandbox, SandboxLimits(memory=memory_mb * MIB)), workers=workers)
+        self.pool = SandboxPool(
+            make_sandbox(sandbox, SandboxLimits(memory=memory_mb * MIB)),
+            workers=workers,
+            remembered=REMEMBERED,
+        )
 
     def calculate(self, text: str) -> Calculation:
         """Run a program and take the last line that it prints for its answer.

@@ -43,6 +43,8 @@ class PlanPathEnv(MovesEnv[Maze]):
         "An action is a list of moves, written as these letters with blanks between them. "
         "Reach the goal in as few moves as possible."
     )
+    moving = "A"
+    empty = "."
     colours: ClassVar[Mapping[str, Colour]] = {"#": BLACK, ".": WHITE, "A": BLUE, "G": GREEN}
     metric_info: ClassVar[Mapping[str, MetricInfo]] = {
         **METRICS,

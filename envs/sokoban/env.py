@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar, Literal, get_args
 
 from drmas_pl.envs.pictures import BLACK, BLUE, BROWN, GREEN, RED, WHITE, Colour
@@ -52,6 +54,8 @@ class SokobanEnv(MovesEnv[Warehouse]):
         "A move goes one cell up (U), down (D), left (L) or right (R). Moving into a box pushes it one cell on, if that cell holds neither "
         "a wall nor a box; boxes cannot be pulled. An action is a list of moves, written as these letters with blanks between them."
     )
+    moving = "@+$*"
+    empty = "-"
     colours: ClassVar[Mapping[str, Colour]] = {
         "#": BLACK,
         "-": WHITE,
@@ -99,6 +103,18 @@ class SokobanEnv(MovesEnv[Warehouse]):
             raise ValueError(f"on_deadlock must be 'continue' or 'end', got {on_deadlock!r}")
         self.on_deadlock = on_deadlock
         self.live: frozenset[tuple[int, int]] = frozenset()
+
+    def cells(self, state: Warehouse, *, changeable: bool) -> str:
+        """Name the cells with each sign; a wall all around is called ``border``."""
+        border = {
+            cell
+            for cell in product(range(state.height), range(state.width))
+            if cell[0] in (0, state.height - 1) or cell[1] in (0, state.width - 1)
+        }
+        if changeable or not border <= state.walls:
+            return super().cells(state, changeable=changeable)
+        inner = super().cells(replace(state, walls=state.walls - border), changeable=False)
+        return f"{inner}, # border" if "#" not in inner else inner.replace("#", "# border")
 
     def load(self, task: Task) -> Warehouse:
         """Read the level and find the cells from which goals can be reached."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal, get_args
 
 from drmas_pl.envs.moves import Cell
 from drmas_pl.envs.pictures import GREEN, RED, WHITE, Image, paint
-from drmas_pl.envs.planning import METRICS, PlanningEnv, Played, draw_tasks, read_lines
+from drmas_pl.envs.planning import METRICS, BoardFormat, PlanningEnv, Played, draw_tasks, read_lines
 from drmas_pl.envs.puzzles import Split
 from drmas_pl.envs.sudoku.grid import (
     Grid,
@@ -28,8 +28,10 @@ ActionFormat = Literal["fills", "grid"]
 _FILL: Final = re.compile(r"([1-9]) ([1-9]) ([0-9])")
 _RULES: Final = (
     "Fill the Sudoku: every row, every column and every block of {block} x {block} cells holds each number from 1 to {size} once. "
-    "Dots are empty cells; the numbers that are given must stay. "
+    "The numbers that are given must stay. "
 )
+_DOTS: Final = "Dots are empty cells. "
+_LISTED: Final = "Numbers are listed as row, column and number. "
 _FORMS: Final[Mapping[ActionFormat, str]] = {
     "fills": (
         "An action fills cells: row, column and number with blanks between them, rows and columns counted from 1, and a semicolon between "
@@ -72,6 +74,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
         step_cost: Price of an action, at least 0.
         shaping: Weight of the potential's change, at least 0.
         show_rules: Whether the first observation explains the rules.
+        board_format: ``grid`` draws the grid; ``cells`` lists numbers as actions do, clues at first and what was filled in afterwards.
         render_mode: ``ansi``, ``rgb_array`` or None.
         size: Number of own puzzles.
         grid_size: Number of rows of these: 4 or 9.
@@ -100,6 +103,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
         step_cost: float = 0.01,
         shaping: float = 0.5,
         show_rules: bool = True,
+        board_format: BoardFormat = "grid",
         render_mode: str | None = None,
         size: int = 8,
         grid_size: int = 4,
@@ -114,6 +118,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
             step_cost=step_cost,
             shaping=shaping,
             show_rules=show_rules,
+            board_format=board_format,
             render_mode=render_mode,
         )
         self.action_format: ActionFormat = action_format
@@ -121,7 +126,8 @@ class SudokuEnv(PlanningEnv[Sheet]):
     def explain(self, state: Sheet) -> str:
         """Explain rules and actions for the grid's size."""
         size = len(state.grid)
-        return _RULES.format(size=size, block={4: 2, 9: 3}[size]) + _FORMS[self.action_format]
+        dots = _DOTS if self.board_format == "grid" else _LISTED
+        return _RULES.format(size=size, block={4: 2, 9: 3}[size]) + dots + _FORMS[self.action_format]
 
     def load(self, task: Task) -> Sheet:
         """Read the puzzle and solve it."""
@@ -166,6 +172,16 @@ class SudokuEnv(PlanningEnv[Sheet]):
     def board(self, state: Sheet) -> str:
         """Return the grid as text."""
         return "\n".join(write_grid(state.grid))
+
+    def cells(self, state: Sheet, *, changeable: bool) -> str:
+        """List the numbers that are given, or those that were filled in."""
+        size = len(state.grid)
+        given = state.clues
+        return "; ".join(
+            f"{row + 1} {column + 1} {state.grid[row][column]}"
+            for row, column in cells_of(size)
+            if state.grid[row][column] and bool(given[row][column]) is not changeable
+        )
 
     def picture(self, state: Sheet) -> Image:
         """Return the grid as an image; what was filled in is green, and red where it clashes."""

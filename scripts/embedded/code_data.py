@@ -4,6 +4,9 @@ Place in the data flow: run once by a maintainer; its output, ``drmas_pl/embedde
 data is named. Splits share no idea. Inputs are drawn at random with a seed per idea; outputs come from the reference solution, which runs
 here and, in the tests, in the sandbox.
 
+Beside them are small tasks on lists for the tiny model of ``env=code``: what is done with which of the numbers, in all combinations, of
+which each belongs to one split.
+
 Usage: ``python -m scripts.embedded.code_data [--out FOLDER]``
 """
 
@@ -235,6 +238,73 @@ TEST: Final = (
 SPLITS: Final = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A step of a task on a list.
+
+    Attributes:
+        name: Its part of the function's name.
+        asks: What it does, in words.
+        source: The same in Python.
+    """
+
+    name: str
+    asks: str
+    source: str
+
+
+CHOSEN: Final = (
+    Part("all", "numbers", ""),
+    Part("even", "the even ones among numbers", " if x % 2 == 0"),
+    Part("odd", "the odd ones among numbers", " if x % 2 == 1"),
+    Part("positive", "the positive ones among numbers", " if x > 0"),
+    Part("negative", "the negative ones among numbers", " if x < 0"),
+)
+CHANGED: Final = (
+    Part("plain", "", "x"),
+    Part("squares", "the squares of ", "x * x"),
+    Part("doubles", "the doubles of ", "2 * x"),
+    Part("sizes", "the absolute values of ", "abs(x)"),
+    Part("successors", "the successors of ", "x + 1"),
+)
+COMBINED: Final = (
+    Part("sum", "the sum of ", "sum([{0}])"),
+    Part("largest", "the largest of ", "max([{0}], default=0)"),
+    Part("smallest", "the smallest of ", "min([{0}], default=0)"),
+)
+NONE: Final = ", or 0 if there are none"
+LIST_TESTS: Final = 4
+
+
+def list_source(combined: Part, changed: Part, chosen: Part) -> str:
+    """Write what a task on a list asks for as an expression of ``numbers``.
+
+    >>> list_source(COMBINED[0], CHANGED[1], CHOSEN[1])
+    'sum([x * x for x in numbers if x % 2 == 0])'
+    """
+    return combined.source.format(f"{changed.source} for x in numbers{chosen.source}")
+
+
+def list_parts() -> dict[str, list[tuple[Part, Part, Part]]]:
+    """Deal all combinations out to the splits, three of five to training."""
+    parts = [(a, b, c) for a in COMBINED for b in CHANGED for c in CHOSEN]
+    random.Random("lists").shuffle(parts)
+    fifth = len(parts) // 5
+    return {"train": parts[2 * fifth :], "validation": parts[:fifth], "test": parts[fifth : 2 * fifth]}
+
+
+def list_idea(parts: tuple[Part, Part, Part]) -> Idea:
+    """Make the task of a combination."""
+    combined, changed, chosen = parts
+    return Idea(
+        "_".join(part.name for part in parts),
+        f"{combined.asks}{changed.asks}{chosen.asks}{NONE}",
+        A,
+        "int",
+        f"return {list_source(*parts)}",
+    )
+
+
 def draw(kind: str, rng: random.Random) -> Any:
     """Draw an argument."""
     if kind == "int":
@@ -251,20 +321,20 @@ def write_line(kind: str, value: Any) -> str:
     return " ".join(map(str, value)) if kind == "ints" else str(value)
 
 
-def draw_cases(idea: Idea) -> list[tuple[list[Any], Any]]:
+def draw_cases(idea: Idea, count: int) -> list[tuple[list[Any], Any]]:
     """Draw different arguments, and what the reference solution makes of them; no value makes up more than half."""
     space: dict[str, Any] = {}
     exec(idea.function, space)
     solve: Callable[..., Any] = space[idea.name]
     rng = random.Random(idea.name)
     cases: list[tuple[list[Any], Any]] = []
-    while len(cases) < EXAMPLES + TESTS:
+    while len(cases) < count:
         arguments = [draw(kind, rng) for kind in idea.arguments.values()]
         if idea.value == "bool" and len(cases) % 2:
             arguments[0] = arguments[0] + arguments[0][::-1][:-1]
         value = solve(*json.loads(json.dumps(arguments)))
         same = sum(value == other for _, other in cases)
-        if arguments not in [given for given, _ in cases] and same < (EXAMPLES + TESTS) // 2:
+        if arguments not in [given for given, _ in cases] and same < count // 2:
             cases.append((arguments, value))
     return cases
 
@@ -274,25 +344,36 @@ def make_rows(split: str, ideas: Sequence[Idea]) -> list[dict[str, Any]]:
     return [make_row(split, idea, style) for idea in ideas for style in ("program", "function")]
 
 
-def make_row(split: str, idea: Idea, style: str) -> dict[str, Any]:
+def make_row(
+    split: str,
+    idea: Idea,
+    style: str,
+    *,
+    examples: int = EXAMPLES,
+    tests: int = TESTS,
+    source: str = "generated",
+) -> dict[str, Any]:
     """Write one task: question, examples, hidden tests and solution."""
     program = style == "program"
-    cases = [_program_case(idea, *case) if program else _function_case(*case) for case in draw_cases(idea)]
-    question = _ask_program(idea) if program else _ask_function(idea)
+    cases = [
+        _program_case(idea, *case) if program else _function_case(*case)
+        for case in draw_cases(idea, examples + tests)
+    ]
+    question = ask_program(idea) if program else ask_function(idea)
     question += "".join(
         f"\n\nExample input:\n{case['input']}\nExample output:\n{case['output']}"
         if program
         else f"\n\nExample: {idea.name}({case['input'][1:-1]}) == {case['output']}"
-        for case in cases[:EXAMPLES]
+        for case in cases[:examples]
     )
     about = {
         "question": question,
-        "tests": cases[EXAMPLES:],
-        "examples": cases[:EXAMPLES],
+        "tests": cases[examples:],
+        "examples": cases[:examples],
         "solution": idea.program if program else idea.function,
     }
     return {
-        "data_source": f"generated/{style}",
+        "data_source": f"{source}/{style}",
         "prompt": [{"role": "user", "content": question}],
         "env_kwargs": about if program else {**about, "entry_point": idea.name},
         "extra_info": {"id": f"{idea.name}/{style}", "split": split},
@@ -308,14 +389,16 @@ def _function_case(arguments: list[Any], value: Any) -> dict[str, str]:
     return {"input": json.dumps(arguments), "output": json.dumps(value)}
 
 
-def _ask_program(idea: Idea) -> str:
+def ask_program(idea: Idea) -> str:
+    """Ask for a program."""
     lines = "; then ".join(f"{name}, {LINE[kind]}" for name, kind in idea.arguments.items())
     how = {"bool": ": yes or no", "ints": ", separated by spaces"}.get(idea.value, "")
     each = ", each on a line of its own" if len(idea.arguments) > 1 else " on one line"
     return f"Write a program that reads {lines}{each}. It prints {idea.asks}{how}."
 
 
-def _ask_function(idea: Idea) -> str:
+def ask_function(idea: Idea) -> str:
+    """Ask for a function."""
     header = ", ".join(f"{name}: {TYPE[kind]}" for name, kind in idea.arguments.items())
     return f"Write a function {idea.name}({header}) -> {TYPE[idea.value]}. It returns {idea.asks}."
 
@@ -326,9 +409,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     folder = parser.parse_args(arguments).out
     folder.mkdir(parents=True, exist_ok=True)
-    for split, ideas in SPLITS.items():
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in make_rows(split, ideas)]
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    rows = {split: make_rows(split, ideas) for split, ideas in SPLITS.items()}
+    rows |= {
+        f"lists-{split}": [
+            make_row(split, list_idea(parts), style, examples=0, tests=LIST_TESTS, source="lists")
+            for parts in dealt
+            for style in ("program", "function")
+        ]
+        for split, dealt in list_parts().items()
+    }
+    for name, written in rows.items():
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in written]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

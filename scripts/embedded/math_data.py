@@ -89,6 +89,16 @@ def split_problems() -> dict[Split, list[Problem]]:
     return splits
 
 
+def held_out_expressions() -> frozenset[str]:
+    """Return the expressions of the validation and test splits."""
+    return frozenset(
+        problem.expression
+        for split, drawn in split_problems().items()
+        if split != "train"
+        for problem in drawn
+    )
+
+
 def training_problems(source: str, held_out: frozenset[str]) -> Iterator[Problem]:
     """Yield problems from the training seeds whose expressions are in no held-out split.
 

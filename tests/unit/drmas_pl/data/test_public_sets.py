@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drmas_pl.data.files import SourceRow
-from drmas_pl.data.public_sets import MATH, SEARCH, PublicSet, chat_math_row, divide, problem_row, search_row
+from drmas_pl.data.public_sets import MATH, POLARIS, SEARCH, PublicSet, chat_math_row, divide, problem_row, search_row
 from drmas_pl.data.readers import parse_task
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
@@ -34,6 +34,23 @@ def test_the_public_sets_are_known_by_their_hub_names() -> None:
         ("PeterJinGo/nq_hotpotqa_train", split) for split in ("train", "test")
     }
     assert [public.source for public in MATH if public.use == "train"] == ["dapo_filter"]
+
+
+def test_polaris_trains_and_the_competitions_test() -> None:
+    assert [(public.source, public.use) for public in POLARIS] == [
+        ("polaris", "train"),
+        ("aime_2024", "test"),
+        ("aime_2025", "test"),
+        ("olympiadbench", "test"),
+    ]
+    row = {"problem": "Find $x$ if $2x = 6$.", "answer": "3", "difficulty": "4/8"}
+    assert task_of(POLARIS[0], row, 5) == Task(
+        "polaris/train/5",
+        "Find $x$ if $2x = 6$.",
+        ("3",),
+        "polaris",
+        {"split": "train", "difficulty": "4/8"},
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,38 @@ def test_wrong_settings_are_refused() -> None:
         pool.run_many(["", ""], stdin=[""])
 
 
+class Recording(Counting):
+    """Remembers what it ran; a program that is a status ends with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[str] = []
+
+    def run(self, program: str, *, stdin: str = "", timeout: float = 10.0) -> SandboxResult:
+        self.runs.append(program + stdin)
+        return SandboxResult(program, f"{len(self.runs)}", seconds=2.0)  # type: ignore[arg-type]
+
+
+def test_results_are_remembered_where_asked_unless_a_limit_ended_the_program() -> None:
+    for remembered, runs in ((0, 5), (8, 2), (1, 4)):
+        sandbox = Recording()
+        with SandboxPool(sandbox, workers=1, remembered=remembered) as pool:
+            for program in ("ok", "error", "ok", "error", "error"):
+                assert pool.run(program).status == program
+        assert len(sandbox.runs) == runs
+    sandbox = Recording()
+    with SandboxPool(sandbox, workers=1, remembered=8) as pool:
+        for program, stdin, timeout in (
+            ("timeout", "", 3.0),
+            ("timeout", "", 3.0),
+            ("ok", "", 3.0),
+            ("ok", "1", 3.0),
+            ("ok", "1", 1.0),
+        ):
+            pool.run(program, stdin=stdin, timeout=timeout)
+    assert sandbox.runs == ["timeout", "timeout", "ok", "ok1", "ok1"]
+
+
 @pytest.fixture
 def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give this test a folder of its own: others that run meanwhile have sandboxes in the common one."""

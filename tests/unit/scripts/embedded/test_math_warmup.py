@@ -14,16 +14,8 @@ from drmas_pl.agents.loop.prompts import SOLVER, VERIFIER
 from drmas_pl.types import Message, Observation
 from scripts.embedded.math_data import Problem
 from scripts.embedded.math_demonstrator import Habits
-from scripts.embedded.math_warmup import (
-    COMPETENT,
-    IGNORE,
-    Phase,
-    Writer,
-    build_model,
-    build_tokenizer,
-    save,
-    train,
-)
+from scripts.embedded.math_warmup import COMPETENT, WORDS, Phase, Writer, lessons
+from scripts.embedded.warmup import IGNORE, batches, build_model, build_tokenizer, save, train
 
 QUESTION = "State the final answer to the following arithmetic problem: 3 - 7 - 1 ="
 PROBLEM = Problem("chain_sum/3x1", 0, QUESTION, "3 - 7 - 1", "-5")
@@ -42,12 +34,12 @@ SLIPPING = Habits(solver=ALWAYS, verifier=NEVER, trust=0.0, keep=0.0)  # type: i
     ],
 )
 def test_text_round_trips(text: str) -> None:
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(WORDS)
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
 def test_digits_and_task_words_are_single_tokens() -> None:
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(WORDS)
     assert len(tokenizer.encode("1234567890")) == 10
     assert all(
         len(tokenizer.encode(word)) == 1
@@ -58,14 +50,14 @@ def test_digits_and_task_words_are_single_tokens() -> None:
 def test_the_model_is_tiny() -> None:
     assert (
         800_000
-        < sum(parameter.numel() for parameter in build_model(build_tokenizer()).parameters())
+        < sum(parameter.numel() for parameter in build_model(build_tokenizer(WORDS)).parameters())
         < 1_500_000
     )
 
 
 @pytest.mark.parametrize(("learns_slips", "silent"), [(True, ""), (False, "4")])
 def test_agents_learn_their_own_words_and_where_to_end(learns_slips: bool, silent: str) -> None:
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(WORDS)
     phase = Phase(SLIPPING, 1, learns_slips, 1e-3)
     ids, targets, weights = Writer(tokenizer, random.Random(1)).conversation(PROBLEM, phase)
     first, critique = r"3 - 7 = 4, 4 - 1 = 3 \boxed{3}", "-4 bad, 3 ok <verify>reject</verify>"
@@ -92,10 +84,17 @@ def test_the_competent_verifier_never_errs() -> None:
 
 @pytest.mark.reasoning
 def test_training_moves_the_model_and_what_is_saved_loads_again(tmp_path: Path) -> None:
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(WORDS)
     model = build_model(tokenizer)
     before = model.get_input_embeddings().weight.detach().clone()
-    train(model, tokenizer, Phase(COMPETENT, 2, False, 1e-3), size=2, seed=0)
+    rng = random.Random(0)
+    stream = batches(
+        lessons(tokenizer, Phase(COMPETENT, 2, False, 1e-3), rng),
+        size=2,
+        rng=rng,
+        pad=int(tokenizer.pad_token_id),
+    )
+    train(model, stream, steps=2, peak_lr=1e-3)
     assert not torch.equal(before, model.get_input_embeddings().weight)
     save(model, tokenizer, tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
