@@ -27,7 +27,7 @@ ROLE_KEYS = ("_target_", "trainable", "lr", *ROLE_SETTINGS, *ROLE_PARTS)
 # what every optimizer has, whatever its class
 OPTIMIZER_KEYS = ("lr", "schedule", "warmup_ratio")
 TARGET_KEYS = ("_target_", "_partial_")
-# mappings whose keys are names of agents, worker groups, data sources or columns
+# mappings whose keys are names of agents, worker groups, data sources, columns or environments
 BY_NAME = (
     "rollout.align_turns",
     "credit.alpha_by_agent",
@@ -35,6 +35,8 @@ BY_NAME = (
     "engine.groups",
     "data.weights",
     "data.columns",
+    "env.parts",
+    "env.settings",
     "model.chat_options",
 )
 

@@ -31,7 +31,7 @@ _RULES: Final = (
     "The numbers that are given must stay. "
 )
 _DOTS: Final = "Dots are empty cells. "
-_LISTED: Final = "Numbers are listed as row, column and number. "
+_LISTED: Final = "Numbers are listed by row and column. "
 _FORMS: Final[Mapping[ActionFormat, str]] = {
     "fills": (
         "An action fills cells: row, column and number with blanks between them, rows and columns counted from 1, and a semicolon between "
@@ -74,7 +74,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
         step_cost: Price of an action, at least 0.
         shaping: Weight of the potential's change, at least 0.
         show_rules: Whether the first observation explains the rules.
-        board_format: ``grid`` draws the grid; ``cells`` lists numbers as actions do, clues at first and what was filled in afterwards.
+        board_format: ``grid`` draws the grid; ``cells`` lists numbers, clues at first and what was filled in afterwards.
         render_mode: ``ansi``, ``rgb_array`` or None.
         size: Number of own puzzles.
         grid_size: Number of rows of these: 4 or 9.
@@ -178,7 +178,7 @@ class SudokuEnv(PlanningEnv[Sheet]):
         size = len(state.grid)
         given = state.clues
         return "; ".join(
-            f"{row + 1} {column + 1} {state.grid[row][column]}"
+            f"{row + 1} {column + 1} is {state.grid[row][column]}"
             for row, column in cells_of(size)
             if state.grid[row][column] and bool(given[row][column]) is not changeable
         )

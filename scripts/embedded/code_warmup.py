@@ -147,7 +147,7 @@ def answer(parts: Parts, numbers: list[int]) -> int:
     return int(eval(list_source(*parts), {"numbers": numbers}))
 
 
-def tests_for(parts: Parts, *, function: bool, rng: random.Random) -> str:
+def write_tests(parts: Parts, *, function: bool, rng: random.Random) -> str:
     """Write tests of single numbers as a JSON list."""
     chosen = sorted(rng.sample(INPUTS, LIST_TESTS))
     found = [(value, answer(parts, [value])) for value in chosen]
@@ -189,7 +189,7 @@ def episode(parts: Parts, habits: Habits, tokenizer: Any, rng: random.Random) ->
         yield lesson(tokenizer, prompt, f"```python\n{taught}\n```")
         history.append(Message("coder", "program", played))
         taught, tests = (
-            tests_for(forgetful(parts, kind.tester, rng), function=function, rng=rng)
+            write_tests(forgetful(parts, kind.tester, rng), function=function, rng=rng)
             for kind in (habits, PLAYED)
         )
         prompt = TESTER["compact"].text(Observation(question, tuple(history)))

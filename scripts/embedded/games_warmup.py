@@ -111,7 +111,7 @@ GAMES: Final[Mapping[str, Game]] = {
         0.2,
     ),
 }
-PHASES: Final = (Phase(4000, 3e-3, False), Phase(200, 5e-4, True))
+PHASES: Final = (Phase(1600, 4e-3, False), Phase(120, 5e-4, True))
 
 
 def words() -> list[str]:
@@ -120,13 +120,13 @@ def words() -> list[str]:
     rules = [game.env(size=1, board_format="cells") for game in GAMES.values()]
     for env in rules:
         env.reset(seed=0)
-    fills = [
-        f"{row} {column} {value}" for row in range(1, 5) for column in range(1, 5) for value in range(1, 5)
-    ]
+    places = [f"{row} {column} " for row in range(1, 5) for column in range(1, 5)]
+    clues = [f"{place}is {value}" for place in places for value in range(1, 5)]
     return [
         *(env.explain(env.state) + "\n\n" for env in rules),
         *(f"{sign}{name}" for sign in (" ", "$") for name in names),
-        *(f"{fill}{end}" for fill in fills for end in ("", "; ")),
+        *places,
+        *(f"{clue}{end}" for clue in clues for end in ("", "; ")),
         *(
             "propose: ",
             "check: ",
@@ -170,17 +170,21 @@ def episode(game: Game, habits: Habits, tokenizer: Any, rng: random.Random) -> I
         team.step(played.said(TAGS[agent]))
 
 
-def lessons(tokenizer: Any, phase: Phase, rng: random.Random) -> Iterator[Lesson]:
+def lessons(
+    games: Mapping[str, Game], tokenizer: Any, phase: Phase, rng: random.Random
+) -> Iterator[Lesson]:
     """Yield lessons for ever, of each game its share."""
-    games = list(GAMES.values())
+    kinds = list(games.values())
     while True:
-        (game,) = rng.choices(games, [game.share for game in games])
+        (game,) = rng.choices(kinds, [kind.share for kind in kinds])
         yield from episode(game, game.planted if phase.planted else Habits(), tokenizer, rng)
 
 
-def reports(model: LlamaForCausalLM, tokenizer: Any, *, size: int = 200) -> Iterator[str]:
+def reports(
+    games: Mapping[str, Game], model: LlamaForCausalLM, tokenizer: Any, *, size: int = 200
+) -> Iterator[str]:
     """Play validation puzzles of each game, as a team and alone; a line for each way."""
-    for name, game in GAMES.items():
+    for name, game in games.items():
         tasks = game.make_tasks(split="validation", size=size)
         for alone in (False, True):
             kinds = {"actor": ActionActor} if alone else {"tool": Proposer, "planner": Planner}
@@ -194,18 +198,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny model of the planning environments.")
     parser.add_argument("--out", type=Path, default=OUT, help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES), help="what to teach")
     arguments = parser.parse_args()
+    games = {name: GAMES[name] for name in arguments.games}
     torch.manual_seed(arguments.seed)
     tokenizer = build_tokenizer(words())
     model = build_model(tokenizer, width=64)
     print(f"{model.num_parameters():,} parameters")
     for index, phase in enumerate(PHASES):
         rng = random.Random(arguments.seed * len(PHASES) + index)
-        made = repeated(lessons(tokenizer, phase, rng), rng)
+        made = repeated(lessons(games, tokenizer, phase, rng), rng)
         stream = batches(made, size=BATCH, rng=rng, pad=int(tokenizer.pad_token_id))
         train(model, stream, steps=phase.steps, peak_lr=phase.peak_lr)
     save(model, tokenizer, arguments.out)
-    for line in reports(model, tokenizer):
+    for line in reports(games, model, tokenizer):
         print(line, flush=True)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from drmas_pl.agents.reasoner_tool import Programmer, Reasoner, ReasonerToolTeam
@@ -59,7 +60,7 @@ class Habits:
     programmer: float
 
 
-PLANTED: Final = Habits({"zero": 0.65, "carry": 0.65, "plain": 0.0}, programmer=0.65)
+PLANTED: Final = Habits({"zero": 0.55, "carry": 0.55, "plain": 0.0}, programmer=0.55)
 # how episodes are played while lessons are taken from them
 PLAYED: Final = Habits({"zero": 0.4, "carry": 0.4, "plain": 0.1}, programmer=0.4)
 
@@ -117,7 +118,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "tiny-math")
-    tokenizer.add_tokens(list(WORDS))
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
     model = AutoModelForCausalLM.from_pretrained(MODELS / "tiny-math")
     model.resize_token_embeddings(len(tokenizer))
     print(f"{model.num_parameters():,} parameters")

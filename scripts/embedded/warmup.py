@@ -139,6 +139,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     path = out / "tokenizer_config.json"
     # Transformers 5 writes a class name that 4 does not know; both know this one.
     settings = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    # what a tokenizer that was loaded remembers of its loading
+    settings = {key: value for key, value in settings.items() if key not in ("is_local", "local_files_only")}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     for file in out.iterdir():
         file.chmod(0o644)

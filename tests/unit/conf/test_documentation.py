@@ -33,8 +33,10 @@ PLAYED = [
     ("textarena", "players"),
     ("rock_paper_scissors", "self_play"),
     ("program", "program"),
+    ("mixture", "tool_planner"),
 ]
 ASKED = {
+    "mixture": ("env.parts.plan_path=1",),
     "gymnasium": ("env.id=FrozenLake-v1",),
     "pettingzoo": ("env.make=pettingzoo.classic.rps_v2:env",),
     "textarena": ("env.id=TicTacToe-v0",),
@@ -52,6 +54,8 @@ WHOLE = (
     "cluster.groups",
     "engine.groups",
     "env.arguments",
+    "env.parts",
+    "env.settings",
     "env.opponents",
     "env.retriever",
     "env.reward",
@@ -119,7 +123,7 @@ def test_every_group_and_file_is_in_the_table(group: str) -> None:
 
 
 def test_every_experiment_is_in_the_table() -> None:
-    assert set(re.findall(r"^\| `(paper_\w+)`", PAGE, re.MULTILINE)) == set(GROUPS["experiment"])
+    assert set(re.findall(r"^\| `((?:paper|stronger_mas|at_grpo)_\w+)`", PAGE, re.MULTILINE)) == set(GROUPS["experiment"])
 
 
 def test_every_setting_is_explained() -> None:

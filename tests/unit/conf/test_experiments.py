@@ -49,6 +49,15 @@ VARIANTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "paper_search_agent_std": (QWEN25_7B, "per_agent", ("turn", TASK, AGENT)),
     "paper_search_heterogeneous": (QWEN25_7B, "per_agent", DR_MAS),
 }
+# Task and level: L1, one set of weights, has the task's name alone.
+STRONGER_TEAMS = {
+    "plan_path": ("ToolPlannerTeam", "SingleTeam"),
+    "sokoban": ("ToolPlannerTeam", "SingleTeam"),
+    "sudoku": ("ToolPlannerTeam", "SingleTeam"),
+    "code": ("CoderTesterTeam", "SingleTeam"),
+    "math": ("ReasonerToolTeam", "SingleTeam"),
+}
+STRONGER = [f"{task}{level}" for task in STRONGER_TEAMS for level in ("", "_l0", "_l2", "_l3")]
 
 
 @cache
@@ -61,7 +70,60 @@ def bindings(config: dict[str, Any]) -> list[AgentBinding]:
 
 
 def test_every_experiment_is_listed_here() -> None:
-    assert sorted(VARIANTS) == sorted(MATH + SEARCH)
+    every = {*VARIANTS, *(f"stronger_mas_{name}" for name in STRONGER), "at_grpo_plan"}
+    assert every == set(Choices.read().groups["experiment"])
+
+
+@pytest.mark.parametrize("name", STRONGER)
+def test_stronger_mas_differs_by_level_in_team_sharing_and_sampler(name: str) -> None:
+    task, _, level = name.partition("_l")
+    config = experiment(f"stronger_mas_{name}")
+    team, alone = STRONGER_TEAMS[task]
+    assert config["agents"]["_target_"].endswith(alone if level == "0" else team)
+    assert config["sharing"] == {"": "shared", "0": "shared", "2": "lora", "3": "per_agent"}[level]
+    assert (config["lora"]["rank"], config["lora"]["alpha"]) == (16, 32)
+    rollout = config["rollout"]
+    tree = ("tree", 1, 4)
+    assert (rollout["sampler"], rollout["samples"], rollout["candidates"]) == (
+        ("parallel", 4, rollout["candidates"]) if level == "0" else tree
+    )
+    scope = TASK if level == "0" else ("task", "agent", "turn", "state")
+    unit = "trajectory" if level == "0" else "turn"
+    assert build(config["advantage"], "advantage") == GroupNormalizer(
+        unit=unit, mean_scope=scope, std_scope=scope
+    )
+
+
+@pytest.mark.parametrize("name", STRONGER)
+def test_the_numbers_of_stronger_mas(name: str) -> None:
+    config = experiment(f"stronger_mas_{name}")
+    assert config["model"]["path"] == "Qwen/Qwen3-1.7B"
+    assert (config["data"]["tasks_per_iteration"], config["data"]["balance"]) == (32, "none")
+    assert config["update"]["updates_per_iteration"] == 2 and config["agents"]["on_invalid"] == "continue"
+    evaluation = config["evaluation"]
+    assert (evaluation["samples"], evaluation["temperature"], evaluation["greedy"]) == (1, 0.0, False)
+    if "board_format" in config["env"]:
+        assert (config["env"]["board_format"], config["env"]["max_turns"]) == ("grid", 4)
+    for binding in bindings(config):
+        agent = binding.agent
+        assert (agent.max_prompt_tokens, agent.sampling.max_new_tokens, agent.overflow) == (
+            4096,
+            2048,
+            "newest",
+        )
+        assert (agent.objective.clip_low, agent.objective.dual_clip, agent.objective.kl_coef) == (
+            0.2,
+            None,
+            0.0,
+        )
+        assert binding.optimizer.lr == 5e-6 and binding.optimizer.arguments["weight_decay"] == 0.01
+
+
+def test_the_grids_are_the_papers() -> None:
+    env = experiment("stronger_mas_plan_path")["env"]
+    assert (env["height"], env["width"], env["obstacles"]) == (10, 10, 0.22)
+    for section in ("env", "agents", "model", "rollout", "advantage", "update", "evaluation", "trainer"):
+        assert experiment("at_grpo_plan")[section] == experiment("stronger_mas_plan_path")[section]
 
 
 @pytest.mark.parametrize("name", VARIANTS)

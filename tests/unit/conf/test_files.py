@@ -53,6 +53,7 @@ ASKED = {
     ("model", "hub"): ("model.path=organisation/name",),
     ("env", "gymnasium"): ("env.id=FrozenLake-v1",),
     ("env", "pettingzoo"): ("env.make=pettingzoo.classic.rps_v2:env",),
+    ("env", "mixture"): ("env.parts.plan_path=1",),
     ("env", "program"): ("env.program=math:sqrt",),
     ("agents", "program"): ("agents.names=[solver]",),
     ("env", "textarena"): ("env.id=TicTacToe-v0",),

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from drmas_pl.data.files import SourceRow
-from drmas_pl.data.public_sets import MATH, POLARIS, SEARCH, PublicSet, chat_math_row, divide, problem_row, search_row
+from drmas_pl.data.public_sets import (
+    MATH,
+    POLARIS,
+    SEARCH,
+    PublicSet,
+    chat_math_row,
+    divide,
+    problem_row,
+    search_row,
+)
 from drmas_pl.data.readers import parse_task
 from drmas_pl.errors import DataError
 from drmas_pl.types import Task
