@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -60,4 +60,4 @@ def _part(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
         OmegaConf.update(part.env, key, value)
     OmegaConf.set_struct(part, False)
     kept = {key: part[key] for key in ("env", "data", "retriever", "reward")}
-    return cast(dict[str, Any], resolved(OmegaConf.create(kept)))
+    return resolved(OmegaConf.create(kept))
