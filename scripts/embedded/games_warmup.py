@@ -170,9 +170,7 @@ def episode(game: Game, habits: Habits, tokenizer: Any, rng: random.Random) -> I
         team.step(played.said(TAGS[agent]))
 
 
-def lessons(
-    games: Mapping[str, Game], tokenizer: Any, phase: Phase, rng: random.Random
-) -> Iterator[Lesson]:
+def lessons(games: Mapping[str, Game], tokenizer: Any, phase: Phase, rng: random.Random) -> Iterator[Lesson]:
     """Yield lessons for ever, of each game its share."""
     kinds = list(games.values())
     while True:

@@ -123,7 +123,9 @@ def test_every_group_and_file_is_in_the_table(group: str) -> None:
 
 
 def test_every_experiment_is_in_the_table() -> None:
-    assert set(re.findall(r"^\| `((?:paper|stronger_mas|at_grpo)_\w+)`", PAGE, re.MULTILINE)) == set(GROUPS["experiment"])
+    assert set(re.findall(r"^\| `((?:paper|stronger_mas|at_grpo)_\w+)`", PAGE, re.MULTILINE)) == set(
+        GROUPS["experiment"]
+    )
 
 
 def test_every_setting_is_explained() -> None:
