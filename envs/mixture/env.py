@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from drmas_pl.data.module import Source, read_source
+from drmas_pl.data.readers import read_tasks
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.errors import EnvironmentFault
 from drmas_pl.types import MetricInfo, Task
@@ -100,7 +100,7 @@ class MixtureEnv(TextEnv):
         super().close()
 
 
-def mixed_tasks(parts: Mapping[str, Source]) -> tuple[Task, ...]:
+def mixed_tasks(parts: Mapping[str, str | Sequence[str] | Sequence[Task]]) -> tuple[Task, ...]:
     """Put the tasks of several environments together; the name of its part becomes a task's data source and begins its id.
 
     Args:
@@ -117,5 +117,12 @@ def mixed_tasks(parts: Mapping[str, Source]) -> tuple[Task, ...]:
             metadata={**task.metadata, _PART: name, _SOURCE: task.data_source},
         )
         for name, source in parts.items()
-        for task in read_source(source, "train")
+        for task in _tasks(source)
     )
+
+
+def _tasks(source: str | Sequence[str] | Sequence[Task]) -> Sequence[Task]:
+    """Return tasks as they are, or those of a file, a pattern or several of these."""
+    items = [source] if isinstance(source, str) else source
+    tasks = [item for item in items if isinstance(item, Task)]
+    return tasks or read_tasks([str(item) for item in items])
