@@ -23,7 +23,8 @@ from drmas_pl.retrieval.faiss_dense import DenseRetriever
 from drmas_pl.retrieval.pyserini import LuceneRetriever
 from drmas_pl.tools.prepare_data import main
 
-pytestmark = pytest.mark.retrieval
+# the libraries behind the indexes warn of themselves, and Python of what it compiles of them
+pytestmark = [pytest.mark.retrieval, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 ROOT = Path(__file__).parents[2]
 CORPUS = "embedded:search/corpus"
@@ -179,16 +180,16 @@ def test_prepare_data_builds_what_the_retrievers_open(
 def serving(*words: str) -> Iterator[str]:
     """Run the real program on a free port."""
     command = [sys.executable, "tools/serve_retriever.py", *words, "--port", "0"]
-    program = subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert program.stdout is not None
-    try:
-        addresses = (re.search(r"http://\S+/retrieve", line) for line in program.stdout)
-        yield next(found[0] for found in addresses if found)
-    finally:
-        program.terminate()
-        assert program.wait(30) == 0
+    ) as program:
+        assert program.stdout is not None
+        try:
+            addresses = (re.search(r"http://\S+/retrieve", line) for line in program.stdout)
+            yield next(found[0] for found in addresses if found)
+        finally:
+            program.terminate()
+            assert program.wait(30) == 0
 
 
 def test_the_server_serves_lucene(lucene: LuceneRetriever, folder: Path) -> None:
