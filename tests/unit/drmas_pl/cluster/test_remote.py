@@ -12,9 +12,9 @@ from drmas_pl.cluster.rank import RankInfo
 from drmas_pl.cluster.ray_actor_group import RayActorGroup
 from drmas_pl.cluster.remote import RemotePolicyWorker, RemoteValueWorker
 from drmas_pl.errors import GroupLost, LifecycleError
+from drmas_pl.trainer.iteration import update_workers
 from drmas_pl.workers.build import ValueWorkerPlan, WorkerPlan, plan_groups
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.update_workers import update_workers
 from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.toy import load, make_bindings
 
