@@ -1,7 +1,7 @@
 """A LangGraph graph as it is: a solver that may call a calculator, and a reviewer that has the last word.
 
-Run it: ``python examples/langgraph_program.py`` (``pip install langgraph langchain-openai``). The model is untrained; name a real one to see
-them learn.
+Run it: ``python examples/langgraph_program.py``, after ``pip install langgraph langchain-openai``.
+The model is untrained; name a real one to see them learn.
 """
 
 from langchain_core.tools import tool

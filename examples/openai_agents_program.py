@@ -1,6 +1,7 @@
 """A team of the OpenAI Agents SDK as it is: a triage agent with a tool that asks a specialist.
 
-Run it: ``python examples/openai_agents_program.py`` (``pip install openai-agents``). The model is untrained; name a real one to see them learn.
+Run it: ``python examples/openai_agents_program.py``, after ``pip install openai-agents``.
+The model is untrained; name a real one to see them learn.
 """
 
 import drmas_pl

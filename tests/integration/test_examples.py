@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 import drmas_pl
+from drmas_pl.program import ProgramEnv, ProgramTeam
 from drmas_pl.tools.evaluate import main as evaluate
 from drmas_pl.tools.train import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = {"proposer_solver": ["proposer", "solver"], "debate": ["first", "second", "judge"]}
+NAMES = {
+    "proposer_solver": ["proposer", "solver"],
+    "debate": ["first", "second", "judge"],
+    "kuhn_poker": ["first", "second"],
+    "length_ratio": ["short", "long"],
+}
+TASKS = [drmas_pl.Task(f"t{number}", f"What is {number}?", (str(number),)) for number in range(6)]
+LINES = {"proposer_solver": 40, "debate": 40, "kuhn_poker": 30, "length_ratio": 21}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,7 +30,7 @@ def test_an_example_trains(name: str, tmp_path: Path) -> None:
     example = run_path(str(EXAMPLES / f"{name}.py"))
     result = drmas_pl.train(
         example["run"],
-        example["TASKS"],
+        example.get("TASKS", TASKS),
         agents=NAMES[name],
         model="random:llama-tiny",
         sharing="per_agent",
@@ -38,13 +46,31 @@ def test_an_example_trains(name: str, tmp_path: Path) -> None:
     for trajectory in played:
         for turn in trajectory.turns:
             assert len(turn.logprobs) == len(turn.response_ids) > 0 and turn.prompt_ids
-    told = result.chat(example["TASKS"][0] if name == "proposer_solver" else "What is 1 + 1?")
+    told = result.chat(TASKS[0])
     assert {turn.agent for turn in told.turns} <= set(NAMES[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_at_most_forty_lines(name: str) -> None:
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= LINES[name]
+
+
+@pytest.mark.parametrize(
+    ("moves", "won"), [("pp", 1), ("pbp", 1), ("pbb", 2), ("bp", 1), ("bb", 2)], ids=lambda value: str(value)
+)
+def test_poker_pays_what_its_rules_say(moves: str, won: int) -> None:
+    example = run_path(str(EXAMPLES / "kuhn_poker.py"))
+    for seed in range(6):
+        team = ProgramTeam(ProgramEnv(example["run"], [TASKS[0]]), names=["first", "second"])
+        team.reset(seed=seed)
+        cards = []
+        for move in moves:
+            cards.append(team.calls()[0].observation.history[0].text.split("the ")[1].split(",")[0])
+            *_, over, _, info = team.step(move)
+        assert over and sum(info["rewards"].values()) == 0
+        stronger = ("jack", "queen", "king").index(cards[0]) > ("jack", "queen", "king").index(cards[1])
+        sign = {"bp": 1, "pbp": -1}.get(moves, 1 if stronger else -1)
+        assert info["rewards"]["first"] == sign * won
 
 
 def test_a_program_trains_from_the_command_line_and_is_evaluated(

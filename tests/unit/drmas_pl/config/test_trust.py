@@ -123,12 +123,20 @@ def test_what_is_no_part_of_a_run_is_refused(stored: dict[str, Any], target: Any
         check_trust(changed(stored, "env._target_", target), NOBODY, FILE)
 
 
+def test_teammates_that_are_no_agents_are_listed(stored: dict[str, Any]) -> None:
+    judge = {"_target_": "drmas_pl.program.ScriptedAgent", "reply": "evil:reply"}
+    with pytest.raises(ConfigError, match=r"agents\.foreign\.judge\._target_=drmas_pl.program.ScriptedAgent"):
+        check_trust(changed(stored, "agents.foreign", {"judge": judge}), NOBODY, FILE)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "effect"),
     [
         ("engine.python", "/tmp/evil", "starts this program"),
         ("env.id", "evil:Env-v0", "imports this"),
         ("env.make", "evil:make", "imports this"),
+        ("env.program", "evil:run", "imports this"),
+        ("agents.server.url", "http://far:1", "sends queries there"),
         ("engine.groups.shared.python", "/tmp/evil", "starts this program"),
         ("engine.server.arguments", {"trust-remote-code": True}, "gives these to the server"),
         ("engine.groups.shared.server.environment", {"LD_PRELOAD": "x"}, "starts the server with these"),
