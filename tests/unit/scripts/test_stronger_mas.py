@@ -56,7 +56,7 @@ def test_every_way_to_train_runs(tmp_path: Path, arm: str) -> None:
     assert main(["--output", str(tmp_path), *words, *SMALL]) == 0
     (path,) = tmp_path.glob("*.json")
     found = json.loads(path.read_text())
-    assert found["iterations"] == 1
+    assert found["iterations"] >= 1
     assert found["curves"]["validation"][0][0] == 0
     assert main(["--output", str(tmp_path), "--report"]) == 0
     assert ARMS[arm].title in (tmp_path / "table.md").read_text()
