@@ -160,6 +160,19 @@ class Team(gymnasium.Wrapper[str, Utterances, str, str]):
             {agent: self._checked("play", self.play(agent, parsed)) for agent, parsed in utterances.items()}
         )
 
+    def compare(self, candidates: Mapping[str, Sequence[Parsed]]) -> Mapping[str, Sequence[float]]:
+        """Return local rewards of candidates that only all of them together can tell, beside what each was paid alone.
+
+        Asked under tree sampling, on a copy of the team as it was before the move. By default there are none.
+
+        Args:
+            candidates: What was sampled for one move, by agent, whether valid or not.
+
+        Returns:
+            Rewards by agent, one for each of its candidates; agents may be left out.
+        """
+        return {}
+
     def interpret(self, agent: str, parsed: Parsed) -> Parsed:
         """Replace what the grammar said before the team acts on it, for example a missing verdict by a rejection."""
         return parsed

@@ -140,7 +140,7 @@ class CoderTesterTeam(Team):
             return self._tested(parsed.action)
         self.round += 1
         self.program = parsed.action
-        rate = self._code_env.judge(_fenced(self.program)).pass_rate
+        rate = self._code_env.judge(fenced(self.program)).pass_rate
         metrics = {"rounds": float(self.round)}
         if self.round == 1:
             metrics["first_pass_rate"] = rate
@@ -167,7 +167,7 @@ class CoderTesterTeam(Team):
         tests = read_tests(text)
         cases = env.make_cases(tests)
         agreement = env.agreement(cases, wanted=max(self.tests_wanted, len(tests)))
-        results = env.check(_fenced(self.program), cases)
+        results = env.check(fenced(self.program), cases)
         passed = len(cases) == len(tests) and all(result.passed for result in results)
         messages = (
             Message(TESTER, "tests", text),
@@ -195,7 +195,7 @@ class CoderTesterTeam(Team):
         over = passed or self.round >= self.max_rounds
         return Move(
             () if over else (CODER,),
-            action=_fenced(self.program) if over else None,
+            action=fenced(self.program) if over else None,
             messages=messages,
             local_reward=local_reward,
             metrics=metrics,
@@ -220,6 +220,6 @@ def describe_results(cases: Sequence[TestCase], results: Sequence[CaseResult]) -
     return total
 
 
-def _fenced(program: str) -> str:
+def fenced(program: str) -> str:
     """Write a program as the environment reads it; without one there is nothing to run."""
     return f"```python\n{program}\n```" if program.strip() else ""

@@ -33,6 +33,7 @@ from drmas_pl.rollout.tree import (
     Subtree,
     TreeSampling,
     choose,
+    compared,
     number_candidates,
     pay_candidates,
     score_candidates,
@@ -458,7 +459,7 @@ class Session:
             move = [own[place] for own, place in zip(candidates, trial)]
             steps.append(self.environment(number, partial(teams[trial].hear, move)))
         outcomes = dict(zip(teams, await self.scheduler.gather(steps)))
-        paid = pay_candidates(candidates, outcomes)
+        paid = await self.compare(episode.team, number, pay_candidates(candidates, outcomes))
         winners = tuple(self.select(task, own, tree, call.request.seed) for call, own in zip(calls, paid))
         episode.candidates += [turn for own in paid if len(own) > 1 for turn in own]
         turns = [own[place] for own, place in zip(candidates, winners)]
@@ -468,6 +469,16 @@ class Session:
         else:
             # winners of several agents that were each tried beside the others' first candidates
             await self.advance(episode, number, turns)
+
+    async def compare(self, team: Team, number: int, paid: list[list[Turn]]) -> list[list[Turn]]:
+        """Add local rewards that only all candidates together can tell, if the team knows any."""
+        if type(team).compare is Team.compare:
+            return paid
+        told = {own[0].agent: [turn.parsed for turn in own] for own in paid}
+        twin = self.containment.call(team.clone)
+        found = await self.environment(number, partial(twin.compare, told))
+        what = f"{type(team).__name__}.compare"
+        return [compared(own, found[own[0].agent], what) if own[0].agent in found else own for own in paid]
 
     def select(self, task: Task, candidates: Sequence[Turn], tree: TreeSampling, seed: int) -> int:
         """Return the number of the candidate that is played."""

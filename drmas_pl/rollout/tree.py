@@ -30,8 +30,10 @@ import torch
 
 from drmas_pl.algorithms.turn_batch import CreditRule, TurnScorer, build_turn_batch
 from drmas_pl.env import Outcome
+from drmas_pl.errors import ContractError
 from drmas_pl.functional.credit import propagate_values
 from drmas_pl.types import Task, Trajectory, Turn
+from drmas_pl.utils.validation import to_number
 
 Select = Literal["argmax", "first", "random", "softmax", "all"]
 
@@ -130,6 +132,27 @@ def pay_candidates(
             for number, turn in enumerate(own)
         ]
         for place, own in enumerate(candidates)
+    ]
+
+
+def compared(own: Sequence[Turn], rewards: Sequence[float], what: str) -> list[Turn]:
+    """Return an agent's candidates with local rewards from a comparison of them all on top.
+
+    Args:
+        own: Candidates with what they were paid alone.
+        rewards: One for each.
+        what: The method that returned them, for messages.
+
+    Raises:
+        ContractError: There are more or fewer rewards than candidates, or one is no finite number.
+    """
+    if len(rewards) != len(own):
+        raise ContractError(
+            f"{what}: {own[0].agent!r} has {len(own)} candidates, expected one reward for each, got {len(rewards)}"
+        )
+    return [
+        replace(turn, local_reward=turn.local_reward + to_number(f"{what}: a reward", reward))
+        for turn, reward in zip(own, rewards)
     ]
 
 

@@ -37,7 +37,7 @@ SECTIONS = {"model": ModelSettings, "objective": PolicyObjective, "update": Upda
 PLAYABLE = {
     "math": ("loop", "debate", "single"),
     "search": ("hierarchy", "single_search"),
-    "code": ("coder_tester",),
+    "code": ("coder_tester", "cross_execution"),
     "math_tool": ("reasoner_tool",),
     "plan_path": ("tool_planner", "single"),
     "sokoban": ("tool_planner", "single"),
@@ -83,7 +83,7 @@ def partner(group: str, option: str) -> list[str]:
         ("agents", "single_search"),
     ) or group == "retriever":
         chosen = {"env": "search", "agents": "hierarchy"}
-    if (group, option) in (("env", "code"), ("agents", "coder_tester")):
+    if (group, option) in (("env", "code"), ("agents", "coder_tester"), ("agents", "cross_execution")):
         chosen = {"env": "code", "agents": "coder_tester"}
     if (group, option) in (("env", "math_tool"), ("agents", "reasoner_tool")):
         chosen = {"env": "math_tool", "agents": "reasoner_tool"}

@@ -62,7 +62,7 @@ def test_without_world_or_team_the_choices_are_listed(words: tuple[str, ...], mi
         compose_run(words)
     for line in (
         "env: code, custom,",
-        "agents: coder_tester, custom, debate, hierarchy, loop,",
+        "agents: coder_tester, cross_execution, custom, debate, hierarchy,",
         "experiment: paper_math,",
     ):
         assert line in str(caught.value)
