@@ -284,6 +284,7 @@ def _compact_turn(turn: Mapping[str, Any], names: list[str], *, new: str) -> lis
         turn.get("move"),
         turn.get("index"),
         turn.get("candidate"),
+        turn.get("parent"),
     ]
 
 

@@ -277,6 +277,27 @@ def test_candidates_of_a_tree_are_shown_as_a_tree(tmp_path: Path, visit: Callabl
     assert page.locator(".tree .chip.neg").all_inner_texts() == ["advantage −0.50"] * 2
 
 
+def test_a_whole_tree_is_shown_with_what_its_candidates_are_worth(
+    tmp_path: Path, visit: Callable[..., Any]
+) -> None:
+    candidates = [
+        turn("solver", "first", index=0, candidate=0, reward=0.5),
+        turn("verifier", "yes", index=1, candidate=0, parent=0, reward=1.0),
+        turn("verifier", "no", index=1, candidate=1, parent=0, reward=0.0),
+        turn("solver", "second", index=0, candidate=1, reward=0.0),
+    ]
+    played = trajectory("t0", candidates[:2], success=True, phase="train", iteration=1) | {
+        "candidates": candidates
+    }
+    page = visit(page_of(write_folder(tmp_path / "run", trajectories=[played], config=team_config())))
+    page.wait_for_selector(".row")
+    page.get_by_role("tab", name="Tree").click()
+    roots = page.locator(".dialogue > .tree > li > .label").all_inner_texts()
+    assert roots == ["candidate 1, worth 0.50", "candidate 2, worth 0"]
+    answers = page.locator(".dialogue > .tree > li > .tree > li > .label").all_inner_texts()
+    assert answers == ["candidate 1, worth 1", "candidate 2, worth 0"]
+
+
 def test_everything_is_reached_with_the_keyboard(tmp_path: Path, visit: Callable[..., Any]) -> None:
     """Tab walks through all controls, each shows that it has the focus, and a filter is chosen and a view opened by keys alone."""
     page = visit(page_of(rich_run(tmp_path / "run")))

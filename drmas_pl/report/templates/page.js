@@ -505,9 +505,9 @@ function body(row) {
 
 function readTurn(turn) {
   const [agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate] = turn;
+    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate, parent] = turn;
   return { agent, text, status, action, verdict, reason, finish, observation, reward, local, advantage, prompt,
-    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate };
+    promptTokens, tokens, logprobs, promptTruncated, own, move, place, candidate, parent };
 }
 
 const run = (row) => data.runs[index.run[row]];
@@ -642,8 +642,16 @@ function drawTree(row) {
         chosen && spoken ? drawObservation(spoken) : null, drawTurn(row, turn), chosen ? branch(depth + 1) : null);
     }));
   };
+  // in a whole tree every candidate is played on
+  const below = (parent) => {
+    const here = candidates.filter((turn) => turn.parent === parent);
+    return here.length ? el("ul", { class: "tree" }, here.map((turn) =>
+      el("li", { class: "chosen" }, el("p", { class: "label" }, `candidate ${turn.candidate + 1}, worth ${short(turn.reward)}`),
+        drawTurn(row, turn), below(candidates.indexOf(turn))))) : null;
+  };
+  const tree = candidates.some((turn) => turn.parent !== null) ? below(null) : branch(0);
   return el("div", { class: "dialogue scroll", tabindex: "0", role: "group", "aria-label": "Tree of candidates" },
-    el("h3", {}, badge(row), " ", el("span", { class: "muted" }, `reward ${short(index.reward[row] ?? 0)}, ${candidates.length} candidates`)), branch(0));
+    el("h3", {}, badge(row), " ", el("span", { class: "muted" }, `reward ${short(index.reward[row] ?? 0)}, ${candidates.length} candidates`)), tree);
 }
 
 function drawDialogue(row, heading) {

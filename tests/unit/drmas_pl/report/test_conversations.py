@@ -40,7 +40,7 @@ def test_a_body_holds_what_was_said_and_observed(tmp_path: Path) -> None:
         ),
         turn("stranger", "hm", observation="new", move=2, index=2, candidate=1),
     ]
-    candidates = [turn("stranger", "no", index=2, candidate=0), turns[2]]
+    candidates = [turn("stranger", "no", index=2, candidate=0, parent=0), turns[2]]
     played = trajectory("t", turns, success=True, phase="train", iteration=3, metrics={"rounds": 1.0})
     played |= {"rewards": {"solver": -0.5}, "candidates": candidates}
     folder = write_folder(tmp_path / "run", trajectories=[played])
@@ -51,9 +51,9 @@ def test_a_body_holds_what_was_said_and_observed(tmp_path: Path) -> None:
     assert said[0][:8] == [0, "six\ttimes seven", "valid", None, None, None, "stop", None]
     assert said[0][14] == [-0.123, None, -1]
     assert said[1][10:12] == [0.25, "<|user|>"] and said[1][15] == 1
-    assert said[2][7] == "new" and said[2][17:] == [2, 2, 1] and said[0][17:] == [None, None, None]
+    assert said[2][7] == "new" and said[2][17:] == [2, 2, 1, None] and said[0][17:] == [None] * 4
     assert rewards == [["solver", -0.5]]
-    assert [(one[1], one[17:]) for one in tree] == [("no", [None, 2, 0]), ("hm", [2, 2, 1])]
+    assert [(one[1], one[17:]) for one in tree] == [("no", [None, 2, 0, 0]), ("hm", [2, 2, 1, None])]
     row = read.rows[0]
     assert row["agents"] == 0b111 and row["turns"] == 3 and row["tokens"] == 5
     assert row["flags"] == conversations.UNTRAINED
