@@ -295,7 +295,7 @@ def test_a_whole_tree_is_shown_with_what_its_candidates_are_worth(
     roots = page.locator(".dialogue > .tree > li > .label").all_inner_texts()
     assert roots == ["candidate 1, worth 0.50", "candidate 2, worth 0"]
     answers = page.locator(".dialogue > .tree > li > .tree > li > .label").all_inner_texts()
-    assert answers == ["candidate 1, worth 1", "candidate 2, worth 0"]
+    assert answers == ["candidate 1, worth 1.00", "candidate 2, worth 0"]
 
 
 def test_everything_is_reached_with_the_keyboard(tmp_path: Path, visit: Callable[..., Any]) -> None:
