@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.utils.validation import check_fields, shown
 
 Shape = Literal["constant", "cosine", "linear"]
@@ -204,6 +205,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerSetti
 
     Raises:
         ValueError: No parameter requires a gradient.
+        ConfigError: The class refuses an argument.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     if not trainable:
@@ -212,7 +214,10 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimizerSetti
     large = sum(parameter.numel() for parameter in trainable) >= _MIN_FUSED
     if large and settings.kind in _FUSED and "foreach" not in arguments:
         arguments.setdefault("fused", True)
-    return settings.kind(trainable, lr=settings.lr, **arguments)
+    try:
+        return settings.kind(trainable, lr=settings.lr, **arguments)
+    except ValueError as error:
+        raise ConfigError(f"optimizer: {settings.kind.__name__} refuses its arguments ({error})") from error
 
 
 def named_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drmas_pl.config.arguments import MODULE, REQUIRED, escaped, nearest, rewrite, split_override
+from drmas_pl.config.finite import check_finite
 from drmas_pl.config.keys import check_keys, replaced_keys
 from drmas_pl.config.literal import literal_values
 from drmas_pl.config.sweeps import check_sweeper, chosen_options, sweep_values
@@ -213,15 +214,17 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     """Return the configuration as plain data with every reference resolved.
 
     Raises:
-        ConfigError: A value is missing or refers to nothing.
+        ConfigError: A value is missing, refers to nothing, or is a number that is not finite.
     """
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ConfigError(f"{missing[0]} has no default; give {missing[0]}=…")
     try:
-        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+        plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(first_line(error)) from error
+    check_finite(plain)
+    return plain
 
 
 def missing_choice(choices: Choices, names: Iterable[str]) -> str:

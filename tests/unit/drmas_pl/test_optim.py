@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
 
+from drmas_pl.errors import ConfigError
 from drmas_pl.optim import (
     LearningRate,
     OptimizerSettings,
@@ -181,3 +182,11 @@ def test_settings_become_plain_data_and_come_back() -> None:
     assert plain["_target_"] == "torch.optim.sgd.SGD" and plain["schedule"] == schedule
     assert describe_optimizer(make_optimizer_settings(plain)) == plain
     assert make_optimizer_settings(settings) is settings
+
+
+def test_an_argument_that_the_class_refuses_is_named() -> None:
+    settings = OptimizerSettings(arguments={"eps": -1.0})
+    with pytest.raises(
+        ConfigError, match=r"optimizer: AdamW refuses its arguments \(Invalid epsilon value: -1\.0\)"
+    ):
+        build_optimizer(nn.Linear(1, 1).parameters(), settings)
