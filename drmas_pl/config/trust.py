@@ -40,9 +40,10 @@ _RISKS = {
     "allow_evaluating_scorers": "evaluates what models write",
 }
 _ENGINE = re.compile(r"engine\.(groups\.[^.]+\.)?url")
-_NAMED = re.compile(r"env\.(id|make|program)")
+# Names of the form module:name, by whatever environment takes them, also as one of several.
+_NAMED = re.compile(r"(.+\.)?(id|make|program)")
 _PYTHON_VARIABLE = "DRMAS_ENGINE_PYTHON"
-_TYPED = re.compile(r"(?:_target_|\benv\.(?:id|make|program))['\"]?\s*[:=]\s*['\"]?([\w.]+)")
+_TYPED = re.compile(r"(?:_target_|\benv\.(?:[\w.]+\.)?(?:id|make|program))['\"]?\s*[:=]\s*['\"]?([\w.]+)")
 _SHIPPED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 
@@ -184,7 +185,7 @@ def _risks(node: Any, place: str = "") -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def _import_risk(place: str, value: Any) -> str | None:
-    """Say what a name of the form ``module:name`` does where environments are named so; modules of the library are no risk."""
+    """Say what a name of the form ``module:name`` does wherever environments are named so; modules of the library are no risk."""
     if not _NAMED.fullmatch(place) or not isinstance(value, str) or ":" not in value:
         return None
     return None if value.split(":")[0].split(".")[0] == "drmas_pl" else "imports this"
