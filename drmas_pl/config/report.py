@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +84,11 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     after = summary["logged_after"]
     title = "metric" if summary["metric"] == "success" else f"metric, success = {summary['metric']}"
     rows = [(title, "before", "after")]
-    rows += [(name, _number(name, before.get(name)), _number(name, after[name])) for name in after]
-    table = aligned(rows, least=7)
+    rows += [
+        (name, _number(name, before.get(name)), _number(name, after[name]))
+        for name in _without_single_sources(after)
+    ]
+    table = aligned(rows, least=7, columns=_terminal_columns())
     table += [
         f"{'cannot learn' if item.fatal else 'warning'}: {item.message}" for item in trainer.state.lasting
     ]
@@ -106,20 +113,46 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     )
 
 
-def aligned(rows: Sequence[Sequence[str]], *, least: int = 0) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, least: int = 0, columns: int | None = None) -> list[str]:
     """Return the lines of a table with a line below its head; the first column is flush left, the others flush right.
+
+    Args:
+        rows: Head and rows.
+        least: Characters that a column of numbers takes at least.
+        columns: Width of the terminal, in which names are folded and numbers never cut, and the head is bold; None for a file.
 
     >>> aligned([("metric", "after"), ("calls", "2.00")])
     ['metric  after', '-------------', 'calls    2.00']
     """
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [
-        "  ".join(
-            [row[0].ljust(first), *(cell.rjust(max(width, least)) for cell, width in zip(row[1:], others))]
-        )
-        for row in rows
-    ]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+
+    rule = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+    table = Table(box=rule, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(rows[0][0], overflow="fold")
+    for head in rows[0][1:]:
+        table.add_column(head, justify="right", no_wrap=True, min_width=least)
+    for row in rows[1:]:
+        table.add_row(*row)
+    page = StringIO()
+    terminal = columns is not None
+    Console(file=page, width=columns or 10_000, force_terminal=terminal, highlight=False, markup=False).print(
+        table
+    )
+    return [line.rstrip() for line in page.getvalue().splitlines()]
+
+
+def _terminal_columns() -> int | None:
+    """Return the width of the terminal that the program prints to; None where it prints elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def _without_single_sources(names: Iterable[str]) -> list[str]:
+    """Leave out scores by data source where there is one source, since they are the scores themselves."""
+    kept = list(names)
+    by_phase = Counter(name.split("/source/")[0] for name in kept if "/source/" in name)
+    return [name for name in kept if "/source/" not in name or by_phase[name.split("/source/")[0]] > 1]
 
 
 def evaluation_table(run: Run, result: Evaluation) -> str:
@@ -137,7 +170,7 @@ def evaluation_table(run: Run, result: Evaluation) -> str:
     overall += [result.greedy] if result.greedy is not None else []
     rows.append(["all", f"{tasks:.0f}", *_percents(overall)])
     width = max(len(row[0]) for row in rows)
-    lines = aligned(rows)
+    lines = aligned(rows, columns=_terminal_columns())
     lines += ["", *(f"calls of {agent:<{width}} {calls:.2f}" for agent, calls in result.calls.items())]
     if result.failed:
         lines.append(

@@ -203,6 +203,9 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
         config, steps = _wandb_run(logs)
         assert config["seed"] == seed and steps == [0, 0, 1, 2, 2, 2]
         assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", str(seed), [1, 2])
+        assert _mlflow_metrics(logs / "mlflow.db") >= {"train/drafter/calls", "train/decider/calls"}
+        assert _mlflow_conversations(tmp_path, logs / "mlflow.db") == {0, 2}
+        assert _wandb_tables(logs) >= 1
     with sqlite3.connect(tmp_path / "trackio" / "drmas_pl.db") as connection:
         configs = [json.loads(config) for (config,) in connection.execute("select config from configs")]
         steps = [step for (step,) in connection.execute("select step from metrics order by id")]
@@ -240,6 +243,35 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
         if kind in (1, 4):
             yield whole
             whole = b""
+
+
+def _wandb_tables(logs: Path) -> int:
+    """Count the tables of conversations that an offline run of W&B keeps."""
+    tables = [json.loads(file.read_text()) for file in logs.glob("wandb/offline-run-*/files/**/*.table.json")]
+    return sum("conversation" in table["columns"] and len(table["data"]) > 0 for table in tables)
+
+
+def _mlflow_metrics(file: Path) -> set[str]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{file}")
+    (found,) = client.search_runs([client.get_experiment_by_name("drmas_pl").experiment_id])
+    return set(found.data.metrics)
+
+
+def _mlflow_conversations(home: Path, file: Path) -> set[int]:
+    """Return the iterations of the conversations that MLflow keeps, which name who said what."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{file}")
+    (found,) = client.search_runs([client.get_experiment_by_name("drmas_pl").experiment_id])
+    with pytest.MonkeyPatch.context() as patch:
+        # where artifacts are may be said relative to where the run was started
+        patch.chdir(home)
+        place = client.download_artifacts(found.info.run_id, "conversations.json")
+        record = json.loads(Path(place).read_text())
+    assert all("drafter:" in row[record["columns"].index("conversation")] for row in record["data"])
+    return {row[record["columns"].index("iteration")] for row in record["data"]}
 
 
 def _mlflow_run(file: Path) -> tuple[str, str, list[int]]:

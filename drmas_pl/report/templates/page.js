@@ -810,7 +810,7 @@ function drawConversations() {
       },
       el("span", { class: "question", dir: "auto" }, task(row)[2].slice(0, 200) || task(row)[0]),
       el("span", { class: "facts" }, badge(row), el("span", { class: "muted small" },
-        ` ${phase(row)} ${index.iteration[row]} · ${counted(index.turns[row], "turn")} · reward ${short(index.reward[row] ?? 0)}`)));
+        ` ${phase(row).replace("validation-greedy", "greedy")} ${index.iteration[row]} · ${counted(index.turns[row], "turn")} · reward ${short(index.reward[row] ?? 0)}`)));
       item.style.top = `${place * ROW_HEIGHT}px`;
       rows.push(item);
     }

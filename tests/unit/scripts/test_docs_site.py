@@ -15,6 +15,18 @@ def test_the_index_names_every_page() -> None:
     assert list(pages_outside_the_index()) == []
 
 
+def test_the_glossary_explains_the_words_of_the_design() -> None:
+    design = (DOCS / "design.md").read_text()
+    words = re.findall(
+        r"^\| ([^|]+) \|", design[design.index("## Words") : design.index("## Packages")], re.MULTILINE
+    )
+    wanted = {part.strip() for row in words[2:] for part in re.split(r"[,·]", row)}
+    entries = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)[2:]
+    known = {part.strip() for row in entries for part in row.split(",")}
+    assert len(wanted) > 30 and wanted - known == set()
+    assert entries == sorted(entries, key=lambda row: row.strip("`").lower().replace("λ", "lambda"))
+
+
 def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.html").write_text(
