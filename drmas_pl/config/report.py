@@ -83,10 +83,11 @@ def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:
     before = summary["logged_before"]
     after = summary["logged_after"]
     title = "metric" if summary["metric"] == "success" else f"metric, success = {summary['metric']}"
-    rows = [(title, "before", "after")]
+    # a run that was stopped may have played no validation since it began to learn
+    ends = [before, after] if len(trainer.state.evaluations) > 1 else [after]
+    rows = [(title, *("before", "after")[: len(ends)])]
     rows += [
-        (name, _number(name, before.get(name)), _number(name, after[name]))
-        for name in _without_single_sources(after)
+        (name, *(_number(name, end.get(name)) for end in ends)) for name in _without_single_sources(after)
     ]
     table = aligned(rows, least=7, columns=_terminal_columns())
     table += [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning.fabric import Fabric
 
-from drmas_pl.config.report import _without_single_sources, aligned, memory_line
+from drmas_pl.config.report import _without_single_sources, aligned, memory_line, outcome
 from drmas_pl.trainer.settings import RolloutSettings
 from tests.helpers.toy import make_groups
 
@@ -58,3 +59,18 @@ def test_a_table_in_a_terminal_folds_names_and_never_numbers(
 def test_scores_of_a_single_source_are_left_out() -> None:
     one = ["a/success", "a/source/x/success", "b/source/x/success", "b/source/y/success"]
     assert _without_single_sources(one) == ["a/success", "b/source/x/success", "b/source/y/success"]
+
+
+@pytest.mark.parametrize(("played", "head"), [(2, "metric  before   after"), (1, "metric  before")])
+def test_the_closing_table_has_no_end_that_was_not_played(played: int, head: str, tmp_path: Path) -> None:
+    summary = {"metric": "success", "logged_before": {"v/success": 0.5}, "logged_after": {"v/success": 0.75}}
+    if played == 1:
+        summary["logged_after"] = summary["logged_before"]
+    summary |= {"iterations": 3, "seconds": 2.0, "peak_rss_mb": 1024.0}
+    state = SimpleNamespace(summary=lambda team: summary, evaluations=[{}] * played, lasting=())
+    folder = SimpleNamespace(plot=None, page=None, checkpoints=tmp_path)
+    trainer: Any = SimpleNamespace(state=state, folder=folder, team=None)
+    lines = outcome(trainer, {"output_dir": str(tmp_path)}).splitlines()
+    assert re.sub(r" +", " ", lines[1]) == re.sub(r" +", " ", head)
+    assert ("75.0 %" in lines[3]) == (played == 2) and "50.0 %" in lines[3]
+    assert lines[5] == "3 iterations in 2.0 s, peak memory 1.0 GB"
