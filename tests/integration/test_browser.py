@@ -293,9 +293,43 @@ def test_a_whole_tree_is_shown_with_what_its_candidates_are_worth(
     page.wait_for_selector(".row")
     page.get_by_role("tab", name="Tree").click()
     roots = page.locator(".dialogue > .tree > li > .label").all_inner_texts()
-    assert roots == ["candidate 1, worth 0.50", "candidate 2, worth 0"]
+    assert roots == [
+        "candidate 1 of 2, worth 0.50, chosen",
+        "candidate 2 of 2, worth 0",
+    ]
     answers = page.locator(".dialogue > .tree > li > .tree > li > .label").all_inner_texts()
-    assert answers == ["candidate 1, worth 1.00", "candidate 2, worth 0"]
+    assert answers == ["candidate 1 of 2, worth 1.00, chosen", "candidate 2 of 2, worth 0"]
+
+
+def test_in_a_whole_tree_something_follows_every_candidate(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    roots = [turn("solver", f"root {number}", index=0, candidate=number) for number in range(2)]
+    leaves = [
+        turn(
+            "verifier",
+            f"leaf {parent}{number}",
+            index=1,
+            candidate=number,
+            parent=parent,
+            reward=float(number),
+        )
+        for parent in range(2)
+        for number in range(2)
+    ]
+    chosen = [roots[1], leaves[2]]
+    played = trajectory("t0", chosen, success=True, phase="train", iteration=1)
+    played |= {"candidates": [*roots, *leaves]}
+    page = visit(page_of(write_folder(tmp_path / "run", trajectories=[played], config=team_config())))
+    page.wait_for_selector(".row")
+    page.keyboard.press("4")
+    assert "6 candidates" in page.locator(".dialogue h3").inner_text()
+    first, second = (page.locator(".dialogue > .tree > li").nth(place) for place in range(2))
+    first.locator("summary").click()
+    assert [first.locator(".tree pre[aria-label=response]").nth(place).inner_text() for place in (0, 1)] == [
+        "leaf 00",
+        "leaf 01",
+    ]
+    assert second.locator(".tree .chosen pre[aria-label=response]").all_inner_texts() == ["leaf 10"]
+    assert "reward 1.00" in second.locator(".tree > li").nth(1).inner_text()
 
 
 def test_everything_is_reached_with_the_keyboard(tmp_path: Path, visit: Callable[..., Any]) -> None:

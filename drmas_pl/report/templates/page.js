@@ -626,32 +626,40 @@ function movesOf(turns) {
   return moves;
 }
 
-/** Candidates of a tree: those of one prompt beside each other, and below the chosen one those of the next prompt. */
+/** Candidates of a tree. Those of one prompt are siblings; below the chosen one, in a whole tree below each, are those of the next prompt. */
 function drawTree(row) {
   const { turns, candidates } = body(row);
   const levels = [...new Set([...turns, ...candidates].map((turn) => turn.place))].sort((a, b) => a - b);
-  const branch = (depth) => {
-    if (depth === levels.length) return null;
-    const here = candidates.filter((turn) => turn.place === levels[depth]);
-    const spoken = turns.find((turn) => turn.place === levels[depth]);
-    const siblings = here.length ? here : [spoken];
+  const whole = candidates.some((turn) => turn.parent !== null);
+  const spokenAt = (place) => turns.find((turn) => turn.place === place);
+  const isSpoken = (turn) => {
+    const spoken = spokenAt(turn.place);
+    return Boolean(spoken) && spoken.candidate === turn.candidate && spoken.text === turn.text;
+  };
+  const childrenOf = (turn, depth) => {
+    if (whole) return candidates.filter((other) => other.parent === (turn ? candidates.indexOf(turn) : null));
+    const here = candidates.filter((other) => other.place === levels[depth]);
+    return here.length || depth >= levels.length ? here : [spokenAt(levels[depth])];
+  };
+  const branch = (parent, depth, onPath) => {
+    const siblings = childrenOf(parent, depth);
+    if (!siblings.length) return null;
     return el("ul", { class: "tree" }, siblings.map((turn) => {
-      const chosen = !here.length || (spoken && turn.candidate === spoken.candidate);
-      const number = here.length ? `candidate ${turn.candidate + 1} of ${here.length}${chosen ? ", chosen" : ""}` : "sampled alone";
-      return el("li", { class: chosen ? "chosen" : null }, el("p", { class: "label" }, number),
-        chosen && spoken ? drawObservation(spoken) : null, drawTurn(row, turn), chosen ? branch(depth + 1) : null);
+      const chosen = onPath && isSpoken(turn);
+      const number = turn.candidate === null ? "sampled alone" : `candidate ${turn.candidate + 1} of ${siblings.length}`;
+      const worth = whole ? `, worth ${short(turn.reward)}` : "";
+      const label = `${number}${worth}${chosen && turn.candidate !== null ? ", chosen" : ""}`;
+      const below = whole || chosen ? branch(turn, depth + 1, chosen) : null;
+      return el("li", { class: chosen ? "chosen" : null }, el("p", { class: "label" }, label),
+        chosen ? drawObservation(spokenAt(turn.place)) : null, drawTurn(row, turn),
+        below && !chosen ? el("details", {}, el("summary", {}, "what followed"), below) : below);
     }));
   };
-  // in a whole tree every candidate is played on
-  const below = (parent) => {
-    const here = candidates.filter((turn) => turn.parent === parent);
-    return here.length ? el("ul", { class: "tree" }, here.map((turn) =>
-      el("li", { class: "chosen" }, el("p", { class: "label" }, `candidate ${turn.candidate + 1}, worth ${short(turn.reward)}`),
-        drawTurn(row, turn), below(candidates.indexOf(turn))))) : null;
-  };
-  const tree = candidates.some((turn) => turn.parent !== null) ? below(null) : branch(0);
   return el("div", { class: "dialogue scroll", tabindex: "0", role: "group", "aria-label": "Tree of candidates" },
-    el("h3", {}, badge(row), " ", el("span", { class: "muted" }, `reward ${short(index.reward[row] ?? 0)}, ${candidates.length} candidates`)), tree);
+    el("h3", {}, badge(row), " ", el("span", { class: "muted" },
+      `reward ${short(index.reward[row] ?? 0)}, ${counted(candidates.length, "candidate")}`)),
+    whole ? el("p", { class: "muted small" }, "A candidate is worth the mean over what followed.") : null,
+    branch(null, 0, true));
 }
 
 function drawDialogue(row, heading) {
