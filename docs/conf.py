@@ -25,6 +25,8 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # classes say in their own docstring what their constructors take
 autoclass_content = "class"
 nitpicky = False
+# a module that documents what it imports would give all of the other one's source links back to itself
+viewcode_follow_imported_members = False
 # lexers differ between versions of Pygments, and a page may show what is no language
 suppress_warnings = ["misc.highlighting_failure"]
 # pages of the repository that are no part of the site

@@ -203,7 +203,7 @@ def test_wandb_mlflow_and_trackio_are_added_to_the_files(tmp_path: Path) -> None
         config, steps = _wandb_run(logs)
         assert config["seed"] == seed and steps == [0, 0, 1, 2, 2, 2]
         assert _mlflow_run(logs / "mlflow.db") == ("FINISHED", str(seed), [1, 2])
-        assert _mlflow_metrics(logs / "mlflow.db") >= {"train/drafter/calls", "train/decider/calls"}
+        assert _mlflow_metrics(logs / "mlflow.db") >= {"train/writer/calls", "train/editor/calls"}
         assert _mlflow_conversations(tmp_path, logs / "mlflow.db") == {0, 2}
         assert _wandb_tables(logs) >= 1
     with sqlite3.connect(tmp_path / "trackio" / "drmas_pl.db") as connection:
@@ -270,7 +270,7 @@ def _mlflow_conversations(home: Path, file: Path) -> set[int]:
         patch.chdir(home)
         place = client.download_artifacts(found.info.run_id, "conversations.json")
         record = json.loads(Path(place).read_text())
-    assert all("drafter:" in row[record["columns"].index("conversation")] for row in record["data"])
+    assert all("writer:" in row[record["columns"].index("conversation")] for row in record["data"])
     return {row[record["columns"].index("iteration")] for row in record["data"]}
 
 
