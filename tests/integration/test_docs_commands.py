@@ -44,7 +44,7 @@ REASONS = {
     r"drmas-train \+env=(search|math) \+agents=(hierarchy|loop)$": "the README's first command, which the tests of search run shorter",
     r"questions\.txt": "test_cli_chat reads questions from a file",
     r"drmas prepare-data smollm2": "needs weights that tests do not fetch",
-    r"examples/": "test_examples runs the examples",
+    r"examples[/ ]": "test_examples runs the examples",
 }
 SHORT = (
     "trainer.max_iterations=1",
@@ -82,7 +82,9 @@ def commands() -> Iterator[Command]:
 
 def read(page: str, text: str) -> Command:
     """Read a command; without a program it is something of the shell, or a setting."""
-    found = re.match(r"(?:python tools/(\w+)\.py|drmas[ -]([\w-]+)|python -m drmas_pl (\w+))\s*(.*)", text)
+    found = re.match(
+        r"(?:[A-Z]+=\S+ )*(?:python tools/(\w+)\.py|drmas[ -]([\w-]+)|python -m drmas_pl (\w+))\s*(.*)", text
+    )
     if found is None:
         return Command(page, text, None, ())
     name = next(filter(None, found.groups()[:3])).replace("_", "-")
@@ -120,7 +122,10 @@ def test_what_is_not_run_has_a_reason_and_no_reason_is_left_over() -> None:
 def test_settings_of_a_page_exist(page: str) -> None:
     """Also of commands that are not run: every one composes, but for those that name what the reader has."""
     for one in ALL:
-        own = re.search(r"my_package|my_module|echo_env|guessing|writing:|close_reward|optuna|\$|…", one.text)
+        own = re.search(
+            r"my_package|my_module|search_program|echo_env|guessing|writing:|close_reward|optuna|\$|…",
+            one.text,
+        )
         if one.page != page or one.program != "train" or own is not None:
             continue
         flags, overrides = separate(one.words)
