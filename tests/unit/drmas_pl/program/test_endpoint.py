@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
+import time
 from typing import Any
 
+import aiohttp
 import pytest
 
 from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.errors import ConfigError
 from drmas_pl.program import ChatAgent, ProgramEnv, ProgramServer, ProgramTeam
+from drmas_pl.program.calls import in_loop
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.play import play
 from drmas_pl.testing import tiny_policy
@@ -323,3 +327,33 @@ def test_what_tasks_and_threads_ask_has_seeds_that_time_does_not_change() -> Non
         assert [turn.move for turn in played.turns] == [0, 0, 0, 1]
         seen.append({turn.prompt_ids: turn.response_ids for turn in played.turns})
     assert seen[0] == seen[1]
+
+
+@pytest.mark.adapters
+def test_many_programs_leave_no_tasks_and_no_sockets_behind() -> None:
+    async def in_process(task: Task, client: Any) -> None:
+        for _ in range(6):
+            await client.chat.completions.create(model="a", messages=[{"role": "user", "content": "q"}])
+
+    async def by_socket(task: Task, address: Any) -> None:
+        key = {"authorization": f"Bearer {address.secret}"}
+        fields = {"model": "a", "messages": [{"role": "user", "content": "q"}]}
+        async with aiohttp.ClientSession(headers=key) as session:
+            for _ in range(6):
+                async with session.post(f"{address.url}/chat/completions", json=fields) as response:
+                    assert (await response.json())["choices"][0]["message"]["content"] == "x"
+
+    async def left() -> int:
+        return len([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
+
+    server = ProgramServer()
+    for program in (in_process, by_socket):
+        played = collect(program, lambda prompt: "x", samples=30, server=server)
+        assert [len(one.turns) for one in played] == [6] * 30
+    gc.collect()
+    assert server._runner is None and server.count == 0
+    for _ in range(100):
+        if in_loop(left()).result(20) == 0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("tasks of programs are left behind")
