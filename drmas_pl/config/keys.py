@@ -178,7 +178,7 @@ def _targets(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
         if isinstance(target, str) and target != "???":
             yield prefix, node, signature(target, prefix.rstrip(".") or "config")
     agents = config.get("agents") or {}
-    target = (agents.get("default_role") or {}).get("_target_")
+    target = str((agents.get("default_role") or {}).get("_target_") or "")
     for name, role in (agents.get("roles") or {}).items() if target else ():
         if "_target_" not in role:
             yield f"agents.roles.{name}.", role, signature(target, f"agents.roles.{name}")
