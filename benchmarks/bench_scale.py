@@ -26,7 +26,7 @@ import torch
 from benchmarks.workload import AnyText, Speaker, table
 from drmas_pl.agent import Agent
 from drmas_pl.algorithms.estimators import GroupNormalizer
-from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.token_batch import TrainingRow, training_rows
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.data.recorded import write_trajectories
 from drmas_pl.engines.base import Engine
@@ -34,7 +34,7 @@ from drmas_pl.engines.scripted import ScriptedEngine
 from drmas_pl.env import StepResult, TextEnv
 from drmas_pl.parsing import Parsed
 from drmas_pl.rollout.collector import Collector, Phase
-from drmas_pl.rollout.training_rows import check_rollout, training_rows
+from drmas_pl.rollout.dynamic_sampling import check_rollout
 from drmas_pl.team import Move, Team
 from drmas_pl.testing import tiny_tokenizer
 from drmas_pl.trainer.metrics import collection_metrics, health_metrics, signal_metrics

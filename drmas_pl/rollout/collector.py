@@ -360,11 +360,12 @@ class Session:
             sample: Which sample of the task.
             record: What an earlier part of the run has played of it, to go on from; kept up to date for a later part.
         """
-        record = record or AttemptRecord(self.phase.iteration, sample)
         cause = ""
+        first = 0 if record is None else record.attempt
         retries = self.collector.retries if self.phase.retries is None else self.phase.retries
-        for attempt in range(record.attempt, retries + 1):
-            record.begin(attempt)
+        for attempt in range(first, retries + 1):
+            if record is not None:
+                record.begin(attempt)
             try:
                 return await self.attempt(task, sample, attempt)
             except (TrainingStopped, GroupLost):

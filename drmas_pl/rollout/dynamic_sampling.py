@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from drmas_pl.algorithms.turn_batch import TurnBatch
-from drmas_pl.data.module import TaskDataModule
+from drmas_pl.errors import BatchError
 from drmas_pl.functional.diagnostics import has_signal
 from drmas_pl.rollout.timeline import Timeline
 from drmas_pl.types import Task, Trajectory
@@ -51,24 +51,10 @@ class RolloutBatch:
         return turns.take(torch.tensor(rows, dtype=torch.int64))
 
 
-def sample_rollout(
-    draws: Generator[Sequence[Task], list[Trajectory], RolloutBatch],
-    play: Callable[[Sequence[Task]], list[Trajectory]],
-) -> RolloutBatch:
-    """Play what :func:`draw_tasks` asks for, and return the rollout."""
-    tasks = next(draws)
-    while True:
-        try:
-            tasks = draws.send(play(tasks))
-        except StopIteration as end:
-            rollout: RolloutBatch = end.value
-            return rollout
-
-
 def draw_tasks(
-    data: TaskDataModule,
+    tasks: Sequence[Task],
+    replacements: Callable[..., Sequence[Task]],
     *,
-    iteration: int,
     max_draws: int,
     with_signal: Callable[[Sequence[Trajectory]], set[str]],
 ) -> Generator[Sequence[Task], list[Trajectory], RolloutBatch]:
@@ -77,12 +63,12 @@ def draw_tasks(
     Whoever plays them sends their trajectories back; what is returned in the end is the rollout.
 
     Args:
-        data: Where tasks come from.
-        iteration: Counted from 0.
+        tasks: Those of the iteration.
+        replacements: Returns others in place of some, ``replacements(dropped, played, draw=1)``.
         max_draws: Largest number of draws; 1 plays the iteration's tasks and trains on all of them.
         with_signal: Returns the ids of the tasks whose trajectories carry learning signal.
     """
-    tasks = tuple(data.tasks_for(iteration))
+    tasks = tuple(tasks)
     trajectories = yield tasks
     if max_draws == 1:
         return RolloutBatch(tasks, trajectories, None, 1)
@@ -91,7 +77,7 @@ def draw_tasks(
     dropped = [task for task in tasks if task.id not in kept]
     draws = 1
     while dropped and draws < max_draws:
-        others = data.replacements(dropped, {task.id for task in tasks}, iteration=iteration, draw=draws)
+        others = replacements(dropped, {task.id for task in tasks}, draw=draws)
         if not others:
             break
         more = yield others
@@ -109,6 +95,41 @@ def draw_tasks(
             draws,
         )
     return RolloutBatch(tasks, trajectories, frozenset(kept), draws)
+
+
+def check_rollout(
+    trajectories: Sequence[Trajectory], *, samples: int, versions: Mapping[str, int], max_staleness: int = 0
+) -> None:
+    """Assert what every rollout must satisfy.
+
+    Args:
+        trajectories: All trajectories of the iteration.
+        samples: Configured trajectories per task, failed ones included; a task that comes twice has twice as many.
+        versions: Version of the weights that learn, by agent name.
+        max_staleness: How many updates older the weights may be that sampled a token.
+
+    Raises:
+        BatchError: A task has another number of samples, a reward is not finite, or a token comes from other weights.
+    """
+    counts: dict[str, int] = {}
+    for trajectory in trajectories:
+        counts[trajectory.task.id] = counts.get(trajectory.task.id, 0) + 1
+        total = trajectory.reward + sum(trajectory.rewards.values())
+        if not abs(total) < float("inf"):
+            raise BatchError(f"task {trajectory.task.id!r} was rewarded with {total}; rewards must be finite")
+        for turn in trajectory.sampled:
+            newest = versions[turn.agent]
+            sampled = (turn.weights_version, *(version for _, version in turn.later_versions))
+            if min(sampled) < newest - max_staleness or max(sampled) > newest:
+                raise BatchError(
+                    f"agent {turn.agent!r} spoke with weights {', '.join(map(str, sampled))}, expected version {newest}"
+                    + (f" or at most {max_staleness} older" if max_staleness else "")
+                )
+    wrong = {task: count for task, count in counts.items() if count % samples}
+    if wrong:
+        raise BatchError(
+            f"every task needs {samples} samples, but {len(wrong)} tasks differ, for example {next(iter(wrong.items()))}"
+        )
 
 
 def tasks_with_signal(turns: TurnBatch) -> set[str]:

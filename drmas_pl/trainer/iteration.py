@@ -15,12 +15,11 @@ from torch import Tensor
 
 from drmas_pl.algorithms.credit_rules import CreditRule
 from drmas_pl.algorithms.estimators import AdvantageEstimator, TokenAdvantages
-from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.token_batch import TrainingRow, training_rows
 from drmas_pl.algorithms.turn_batch import TokenValues, TurnBatch, build_turn_batch
 from drmas_pl.errors import ConfigError
 from drmas_pl.models.value_head import ValueRow
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch
-from drmas_pl.rollout.training_rows import check_rollout, training_rows
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, check_rollout
 from drmas_pl.seeding import derive_seed
 from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.trainer.state import FitContext

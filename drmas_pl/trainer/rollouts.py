@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError, GroupLost
 from drmas_pl.rollout.collector import Collector, Phase
 from drmas_pl.rollout.continuous import ContinuousCollection, Draws, Stretch
-from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_tasks, sample_rollout, tasks_with_signal
+from drmas_pl.rollout.dynamic_sampling import RolloutBatch, draw_tasks, tasks_with_signal
 from drmas_pl.rollout.played_ahead import PlayedAhead
 from drmas_pl.rollout.timeline import Timeline, engine_metrics, trajectory_metrics
 from drmas_pl.rollout.tree import TreeSampling
@@ -149,18 +150,24 @@ class SyncRollouts:
         """Sample an iteration's rollout with awake engines that hold the given versions."""
         phase = self._training_phase(index)
         timeline = Timeline()
-        rollout = sample_rollout(
-            self._draws(index),
-            lambda tasks: self.collector.collect(tasks, engines, phase, timeline=timeline),
-        )
-        return replace(rollout, versions=versions, timeline=timeline)
+        draws = self._draws(index)
+        tasks = next(draws)
+        while True:
+            trajectories = self.collector.collect(tasks, engines, phase, timeline=timeline)
+            try:
+                tasks = draws.send(trajectories)
+            except StopIteration as end:
+                return replace(end.value, versions=versions, timeline=timeline)
 
     def _training_phase(self, index: int) -> Phase:
         return Phase("train", self.seed, index, self.settings.samples, tree=self._tree())
 
     def _draws(self, index: int) -> Draws:
         return draw_tasks(
-            self.data, iteration=index, max_draws=self.settings.max_draws, with_signal=self._with_signal
+            self.data.tasks_for(index),
+            partial(self.data.replacements, iteration=index),
+            max_draws=self.settings.max_draws,
+            with_signal=self._with_signal,
         )
 
     def _tree(self) -> TreeSampling | None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, build_rows, collate
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.envs.search.env import NOTHING_FOUND, SEARCH_FAILED, SearchEnv, inform
 from drmas_pl.errors import ConfigError, RetrievalError, TrainingStopped
 from drmas_pl.retrieval import Passage, Retriever, java
-from drmas_pl.rollout.training_rows import build_rows
 from drmas_pl.types import Task, Trajectory
 from tests.helpers.toy import Speaker, make_tasks, make_turn
 

@@ -53,6 +53,6 @@ def test_the_walks_pass_every_station_and_stay_short() -> None:
     gradient = structure.walk_to_gradient()
     sync = structure.walk_of_a_sync()
     assert gradient.passed | sync.passed == structure.STATIONS
-    assert len(gradient.spine) <= 30
-    assert len(sync.spine) <= 8
-    assert len(gradient.carriers()) <= 15
+    assert len(gradient.spine) <= 24
+    assert len(sync.spine) <= 7
+    assert len(gradient.carriers()) <= 12

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
 from drmas_pl.algorithms.turn_batch import build_turn_batch
+from drmas_pl.errors import BatchError
 from drmas_pl.rollout.dynamic_sampling import (
     RolloutBatch,
+    check_rollout,
     draw_tasks,
-    sample_rollout,
     tasks_with_signal,
 )
-from drmas_pl.types import Task, Trajectory
+from drmas_pl.types import Task, Trajectory, Turn
 from tests.helpers.tables import play
-from tests.helpers.toy import Speaker, make_data, make_tasks
+from tests.helpers.toy import Speaker, make_data, make_tasks, make_turn
 
 TASKS = make_tasks(12)
 FLAT, MIXED, LOCAL, CUT = make_tasks(4)
@@ -38,8 +42,19 @@ def draw(
         return {trajectory.task.id for trajectory in trajectories} - useless
 
     data = make_data(train=TASKS, tasks_per_iteration=4)
-    draws = draw_tasks(data, iteration=iteration, max_draws=max_draws, with_signal=with_signal)
-    return sample_rollout(draws, answer)
+    draws = draw_tasks(
+        data.tasks_for(iteration),
+        partial(data.replacements, iteration=iteration),
+        max_draws=max_draws,
+        with_signal=with_signal,
+    )
+    tasks = next(draws)
+    while True:
+        try:
+            tasks = draws.send(answer(tasks))
+        except StopIteration as end:
+            rollout: RolloutBatch = end.value
+            return rollout
 
 
 def test_one_draw_trains_on_what_came() -> None:
@@ -96,3 +111,59 @@ def test_a_task_carries_signal_if_the_scores_of_some_agent_differ() -> None:
 def test_agents_that_differ_only_from_each_other_carry_no_signal() -> None:
     played = [play("SV", [0.0, 1.0], sample=n, local_reward=[0.0, 0.5]) for n in range(2)]
     assert tasks_with_signal(build_turn_batch(played, AGENTS)) == set()
+
+
+def collected(*changes: dict[str, Any]) -> list[Trajectory]:
+    plain: dict[str, Any] = {
+        "task": FLAT,
+        "turns": (make_turn("writer", weights_version=3),),
+        "reward": 1.0,
+        "outcome": "terminated",
+    }
+    return [Trajectory(**{**plain, "sample": sample, **change}) for sample, change in enumerate(changes)]
+
+
+def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
+    failed = {"outcome": "failed", "turns": (), "reward": 0.0}
+    check_rollout(
+        collected({}, {}, {"task": MIXED}, {"task": MIXED, **failed}), samples=2, versions={"writer": 3}
+    )
+    check_rollout(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            [{}, {}, {"task": MIXED}],
+            r"every task needs 2 samples, but 1 tasks differ, for example \('toy-1', 1\)",
+        ),
+        ([{}, {"reward": math.nan}], "task 'toy-0' was rewarded with nan; rewards must be finite"),
+        (
+            [{}, {"turns": (make_turn("writer", weights_version=2),)}],
+            "agent 'writer' spoke with weights 2, expected version 3",
+        ),
+    ],
+)
+def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        check_rollout(collected(*changes), samples=2, versions={"writer": 3})
+
+
+@pytest.mark.parametrize(
+    ("turn", "allowed"),
+    [
+        (make_turn("writer", weights_version=1), True),
+        (make_turn("writer", weights_version=0), False),
+        (make_turn("writer", weights_version=2, later_versions=((1, 3),)), True),
+        (make_turn("writer", weights_version=0, later_versions=((1, 3),)), False),
+        (make_turn("writer", weights_version=3, later_versions=((1, 4),)), False),
+    ],
+)
+def test_no_token_may_be_older_than_allowed_or_newer_than_what_learns(turn: Turn, allowed: bool) -> None:
+    found = collected({}, {"turns": (turn,)})
+    if allowed:
+        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)
+        return
+    with pytest.raises(BatchError, match="expected version 3 or at most 2 older"):
+        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)

@@ -16,11 +16,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from drmas_pl.algorithms.token_batch import TrainingRow
+from drmas_pl.algorithms.token_batch import TrainingRow, build_rows
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import TrainingStopped
 from drmas_pl.optim import OptimizerSettings
-from drmas_pl.rollout.training_rows import build_rows
 from drmas_pl.types import Task, Trajectory
 from drmas_pl.workers.learner import UpdateReport, UpdateSettings
 from drmas_pl.workers.minibatches import split_rows

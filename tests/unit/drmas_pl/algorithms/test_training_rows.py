@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from drmas_pl.algorithms.token_batch import TrainingRow, collate
+from drmas_pl.algorithms.token_batch import TrainingRow, aligned_rows, build_rows, collate
 from drmas_pl.algorithms.turn_batch import build_turn_batch
 from drmas_pl.errors import BatchError
-from drmas_pl.rollout.training_rows import aligned_rows, build_rows, check_rollout
 from drmas_pl.types import Trajectory, Turn
 from tests.helpers.tables import play
 from tests.helpers.toy import Speaker, make_tasks, make_turn
@@ -72,62 +70,6 @@ def test_advantages_must_be_finite_and_one_per_turn(advantages: list[float]) -> 
 def test_ids_and_log_probs_must_match() -> None:
     with pytest.raises(BatchError, match="agent 'writer' sampled 2 ids but has 1 log-probs"):
         rows([make_turn("writer", (7, 8), logprobs=(-1.0,))], [1.0])
-
-
-def collected(*changes: dict[str, Any]) -> list[Trajectory]:
-    plain: dict[str, Any] = {
-        "task": FIRST,
-        "turns": (make_turn("writer", weights_version=3),),
-        "reward": 1.0,
-        "outcome": "terminated",
-    }
-    return [Trajectory(**{**plain, "sample": sample, **change}) for sample, change in enumerate(changes)]
-
-
-def test_a_sound_collection_passes_with_failed_and_repeated_tasks() -> None:
-    failed = {"outcome": "failed", "turns": (), "reward": 0.0}
-    check_rollout(
-        collected({}, {}, {"task": SECOND}, {"task": SECOND, **failed}), samples=2, versions={"writer": 3}
-    )
-    check_rollout(collected({}, {}, {}, {}), samples=2, versions={"writer": 3})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            [{}, {}, {"task": SECOND}],
-            r"every task needs 2 samples, but 1 tasks differ, for example \('toy-1', 1\)",
-        ),
-        ([{}, {"reward": math.nan}], "task 'toy-0' was rewarded with nan; rewards must be finite"),
-        (
-            [{}, {"turns": (make_turn("writer", weights_version=2),)}],
-            "agent 'writer' spoke with weights 2, expected version 3",
-        ),
-    ],
-)
-def test_a_broken_collection_is_refused(changes: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(BatchError, match=message):
-        check_rollout(collected(*changes), samples=2, versions={"writer": 3})
-
-
-@pytest.mark.parametrize(
-    ("turn", "allowed"),
-    [
-        (make_turn("writer", weights_version=1), True),
-        (make_turn("writer", weights_version=0), False),
-        (make_turn("writer", weights_version=2, later_versions=((1, 3),)), True),
-        (make_turn("writer", weights_version=0, later_versions=((1, 3),)), False),
-        (make_turn("writer", weights_version=3, later_versions=((1, 4),)), False),
-    ],
-)
-def test_no_token_may_be_older_than_allowed_or_newer_than_what_learns(turn: Turn, allowed: bool) -> None:
-    found = collected({}, {"turns": (turn,)})
-    if allowed:
-        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)
-        return
-    with pytest.raises(BatchError, match="expected version 3 or at most 2 older"):
-        check_rollout(found, samples=2, versions={"writer": 3}, max_staleness=2)
 
 
 def test_equal_responses_of_different_weights_stay_apart() -> None:
