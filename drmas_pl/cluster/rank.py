@@ -87,6 +87,7 @@ class RankInfo:
         parameter_count: Number of parameters of the whole model.
         context_length: Largest number of prompt plus response tokens of its engine, if it has one with a limit.
         served: Whether the first rank's engine generates for all ranks of the worker.
+        own_weights: Whether its engine keeps weights of its own.
         end_ids: Ids that end a response.
     """
 
@@ -97,6 +98,7 @@ class RankInfo:
     parameter_count: int
     context_length: int | None = None
     served: bool = False
+    own_weights: bool = False
     end_ids: frozenset[int] = frozenset()
 
     @property
@@ -116,7 +118,7 @@ class RankProcess:
         ranks: Number of ranks of it.
     """
 
-    concurrent_methods = frozenset({"submit", "cancel", "poll"})
+    concurrent_methods = frozenset({"submit", "cancel", "suspend", "poll"})
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank = rank
@@ -149,12 +151,13 @@ class RankProcess:
             found[plan.label] = _describe(worker, fabric, tokenizer)
         return found
 
-    def enter(self, name: str, phase: Literal["rollout", "training"], version: int) -> int | None:
+    def enter(self, name: str, phase: Literal["rollout", "ahead", "training"], version: int) -> int | None:
         """Open a phase of a worker, with its weights known as ``version``; return the context length of its engine."""
         worker = self.members[name]
         worker.weights_version = version
         opened = ExitStack()
-        opened.enter_context(self._policy(name).rollout() if phase == "rollout" else worker.training())
+        # "ahead" and "rollout" are asked of policies alone
+        opened.enter_context(worker.training() if phase == "training" else getattr(worker, phase)())
         self._phases[name].append(opened)
         return worker.engine.context_length if isinstance(worker, PolicyWorker) else None
 
@@ -169,6 +172,10 @@ class RankProcess:
     def cancel(self, name: str, numbers: Sequence[int]) -> None:
         """Give requests up."""
         self._requests[name].cancel(numbers)
+
+    def suspend(self, name: str) -> None:
+        """Have a group's engine give back what is under way."""
+        self._requests[name].suspend()
 
     def poll(self, name: str, seconds: float) -> list[Answer]:
         """Return what has been answered; wait at most ``seconds`` for the first answer."""
@@ -275,6 +282,7 @@ def _describe(worker: PolicyWorker | ValueWorker, fabric: Fabric, tokenizer: Any
         worker.parameter_count,
         context_length=worker.engine.context_length,
         served=isinstance(worker.engine, RankZeroServerEngine),
+        own_weights=worker.engine.own_weights,
         end_ids=next(iter(worker.agents.values())).end_ids,
     )
 

@@ -46,6 +46,10 @@ class RankRequests:
             if future is not None:
                 future.cancel()
 
+    def suspend(self) -> None:
+        """Have the engine give back what is under way, see :meth:`~drmas_pl.engines.base.Engine.suspend`."""
+        self._engine.suspend()
+
     def step(self, count: int) -> None:
         """Advance the engine by at most ``count`` steps."""
         for _ in range(count):

@@ -64,6 +64,10 @@ class RankZeroServerEngine(Engine):
         """See :meth:`Engine.begin_step`."""
         return self._server_engine().begin_step()
 
+    def suspend(self) -> None:
+        """See :meth:`Engine.suspend`."""
+        self._server_engine().suspend()
+
     def wake(self) -> None:
         """Wake the group's engine, with the newest weights at hand."""
         self._awake = True

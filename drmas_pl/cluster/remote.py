@@ -6,7 +6,7 @@ Rows go to every rank, which takes its share of each minibatch; prompts are divi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -161,10 +161,12 @@ class RemoteWorker(Generic[Plan, Rows]):
         """Open a phase here and on the ranks; ranks that are gone need not close it. Yields the context length of their engine."""
         with self.lifecycle.phase(state):
             context_length = self._call("enter", state.value, self.weights_version, stage="waking")[0]
+            entered = self.actors
             try:
                 yield context_length
             finally:
-                if not self.lost:
+                # those that were started meanwhile have entered nothing
+                if not self.lost and self.actors is entered:
                     self._call("leave", stage="falling asleep")
 
     def _call(self, method: str, *args: Any, stage: str) -> list[Any]:
@@ -190,7 +192,6 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
     """
 
     sync_seconds = 0.0
-    generates_while_training = False
     syncs_in_background = False
 
     def __init__(self, plan: PolicyWorkerPlan, **ranks: Any) -> None:
@@ -199,6 +200,7 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
         self._agents = {agent.name: agent for agent in sorted(plan.agents, key=lambda agent: agent.name)}
         self._remote_engine = RemoteEngine(self)
         self.engine: Engine = self._remote_engine
+        self._awake = False
 
     @property
     def agents(self) -> dict[str, Agent]:
@@ -221,18 +223,39 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
     @contextmanager
     def rollout(self) -> Iterator[Engine]:
         """Wake the engines with the newest weights for the duration of the block."""
-        with self._phase(State.ROLLOUT) as self.engine.context_length:
-            try:
-                yield self.engine
-            finally:
-                self._remote_engine.end_rollout()
+        with self._open(State.ROLLOUT):
+            yield self.engine
 
-    def ahead(self) -> AbstractContextManager[Engine]:
-        """Refuse, since a process on a cluster does one thing at a time; see :meth:`PolicyWorker.ahead`."""
-        raise LifecycleError(
-            f"{self.owner} runs on a cluster, where a process does one thing at a time, so it cannot generate ahead; "
-            "use cluster=local, or rollout.max_staleness=0"
-        )
+    @property
+    def generates_while_training(self) -> bool:
+        """Whether a server of its own generates; what a rank computes itself waits for what it does else."""
+        return self.served and all(info.own_weights for info in self.infos)
+
+    @contextmanager
+    def ahead(self) -> Iterator[Engine]:
+        """Wake the engine with the newest weights and let it keep them for the duration of the block, while the group may learn.
+
+        Raises:
+            LifecycleError: The engine computes in the ranks, which do one thing at a time.
+        """
+        if not self.generates_while_training:
+            raise LifecycleError(
+                f"{self.owner} runs on a cluster, where a process does one thing at a time, so it cannot generate ahead without a "
+                "server; use engine=sglang with engine.release=nothing, or rollout.max_staleness=0"
+            )
+        with self._open(State.AHEAD):
+            yield self.engine
+
+    @contextmanager
+    def _open(self, state: State) -> Iterator[None]:
+        """Keep the engines awake, here and on the ranks."""
+        with self._phase(state) as self.engine.context_length:
+            self._awake = True
+            try:
+                yield
+            finally:
+                self._awake = False
+                self._remote_engine.end_rollout()
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
         """Return what the KL penalty takes from each turn's score; see :meth:`PolicyWorker.reward_penalties`."""
@@ -253,9 +276,11 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
         """Seconds that a stage may take."""
         return self.monitor.timeout
 
-    def require_rollout(self) -> None:
+    def require_awake(self) -> None:
         """Raise :class:`LifecycleError` unless the engines are awake."""
-        self.lifecycle.require(State.ROLLOUT)
+        if not self._awake:
+            # says in which state it is
+            self.lifecycle.require(State.ROLLOUT)
 
     def begin_requests(self, method: str, *args: Any, **call: Any) -> list[Any]:
         """Call a method about requests on ranks, see :meth:`RayActorGroup.begin`; return the pending results.

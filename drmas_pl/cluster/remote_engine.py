@@ -43,7 +43,7 @@ class RequestRanks(Protocol):
     def rank_count(self) -> int:
         """Number of ranks."""
 
-    def require_rollout(self) -> None:
+    def require_awake(self) -> None:
         """Raise unless the engines are awake."""
 
     def begin_requests(self, method: str, *args: Any, **call: Any) -> list[Any]:
@@ -70,7 +70,7 @@ class RemoteEngine(Engine):
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
         """Begin to continue a prompt; see :meth:`Engine.submit`."""
-        self._group.require_rollout()
+        self._group.require_awake()
         return self._forwarded.submit(request) if self._group.served else self._stepped.submit(request)
 
     @property
@@ -86,6 +86,11 @@ class RemoteEngine(Engine):
     def begin_step(self) -> Callable[[], None]:
         """Have all ranks make a few decode steps and return what waits for their end; see :meth:`Engine.begin_step`."""
         return self._stepped.begin_step()
+
+    def suspend(self) -> None:
+        """Have a server give back what is under way; see :meth:`Engine.suspend`. Engines that compute in the ranks answer it."""
+        if self._group.served:
+            self._forwarded.suspend()
 
     def end_rollout(self) -> None:
         """Fail whatever is not answered when the rollout ends; the ranks' engines give it up when they fall asleep."""
@@ -272,6 +277,15 @@ class ForwardedRequests:
                 self._thread = threading.Thread(target=self._collect, name="answers of ranks", daemon=True)
                 self._thread.start()
         return future
+
+    def suspend(self) -> None:
+        """Have the server end what is under way; what it gives back is collected as answers are."""
+        if not self.unanswered:
+            return
+        try:
+            self.group.begin_requests("suspend", ranks=1)
+        except GroupLost as error:
+            self.unanswered.fail(error)
 
     def _collect(self) -> None:
         """Resolve futures until there are none."""

@@ -51,6 +51,14 @@ class Engine:
         abstract = any(getattr(value, "__isabstractmethod__", False) for value in vars(cls).values())
         if not abstract and cls.generate is Engine.generate and cls.submit is Engine.submit:
             raise TypeError(f"{cls.__name__} must implement generate, or submit and step")
+        # a class that answers requests as they come has no use for a subclass's way to answer many
+        places = {name: _defined_at(cls, name) for name in ("generate", "submit")}
+        if cls.submit is not Engine.submit and places["generate"] < places["submit"]:
+            asked = cls.__mro__[places["submit"]].__name__
+            raise TypeError(
+                f"{cls.__name__} overrides generate, but rollouts ask {asked}.submit, which never calls it; override submit, and begin_step "
+                "where the engine computes in this process, or wrap the engine in one with a generate of its own"
+            )
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
         """Begin to continue a prompt.
@@ -168,3 +176,8 @@ class Engine:
 
     def close(self) -> None:
         """Release every resource for good."""
+
+
+def _defined_at(cls: type, name: str) -> int:
+    """Return how far up a class inherits an attribute; 0 if it is its own."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))

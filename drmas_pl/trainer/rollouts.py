@@ -366,9 +366,10 @@ def check_background_generation(groups: PolicyWorkers, settings: RolloutSettings
             f"{what}, so all engines stay awake; set rollout.residency=all, got {settings.residency}"
         )
     for name, group in groups.items():
-        if group.fabric is None:
+        if group.fabric is None and not group.generates_while_training:
             raise ConfigError(
-                f"{what}, but a process of cluster=ray does one thing at a time; use cluster=local, or rollout.max_staleness=0"
+                f"{what}, but a process of cluster=ray does one thing at a time; use engine=sglang with engine.release=nothing, "
+                "cluster=local, or rollout.max_staleness=0"
             )
         if not group.generates_while_training:
             raise ConfigError(

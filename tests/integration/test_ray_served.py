@@ -18,9 +18,11 @@ import torch
 from safetensors.torch import load_file
 
 from drmas_pl.cluster.settings import ClusterSettings
+from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.engines.base import Engine
 from drmas_pl.errors import ConfigError
 from drmas_pl.testing import check_engine
+from drmas_pl.trainer.settings import RolloutSettings
 from drmas_pl.workers.strategies import Parallel
 from tests.helpers.clusters import GroupEngine, Slayer, ray_cluster, remote_groups
 from tests.helpers.runs import run as run_here
@@ -146,6 +148,35 @@ def test_servers_and_ranks_that_die_are_replaced_and_the_run_is_the_same(
     assert_close(saved(folder / "there"), saved(folder / "here"))
     assert caplog.text.count("lost a process") == 1
     assert (len(calls(folder / "editor")), len(calls(folder / "writer"))) == (3, 1)
+
+
+@pytest.mark.parametrize("strikes", [0, 2], ids=["all_well", "losses"])
+def test_servers_behind_ranks_generate_while_their_groups_learn(folder: Path, strikes: int) -> None:
+    """A server that dies meanwhile is replaced with the next weights, and a rank goes on from what was recorded."""
+    import ray
+
+    rollout = RolloutSettings(samples=4, max_staleness=2)
+    build = functools.partial(engine, folder, release="nothing")
+    with remote_groups(ClusterSettings(ranks=2, gpus_per_rank=0), engine=build) as groups:
+        first = groups["editor"].actors[0]
+        deaths = iter(
+            [lambda: os.kill(servers(folder / "editor")[0].pid, signal.SIGKILL), lambda: ray.kill(first)]
+        )
+        env = Slayer(lambda: next(deaths)(), *((25, 33) if strikes else (10_000,)))
+        options = {**QUICK, "max_iterations": 5, "rollout": rollout, "record": ("train",), "env_check": False}
+        trainer = fit(folder / "run", groups, env=env, **options)
+    assert trainer.iteration == 5
+    ages = set()
+    for n in range(5):
+        played = read_trajectories(trainer.folder.trajectories("train", n + 1))
+        assert len(played) == 8 and not any(trajectory.failed for trajectory in played)
+        ages |= {
+            n - version
+            for trajectory in played
+            for turn in trajectory.turns
+            for version in turn.token_versions
+        }
+    assert ages <= {0, 1, 2} and max(ages) > 0
 
 
 def test_the_server_sees_the_gpus_of_all_ranks_and_no_more_than_these_can_be_asked_for(folder: Path) -> None:

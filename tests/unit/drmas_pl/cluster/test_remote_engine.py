@@ -44,7 +44,7 @@ class Ranks:
     def rank_count(self) -> int:
         return len(self.requests)
 
-    def require_rollout(self) -> None:
+    def require_awake(self) -> None:
         if self.asleep:
             raise EngineError("asleep")
 

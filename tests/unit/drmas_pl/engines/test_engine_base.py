@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from drmas_pl.engines.base import Engine
+from drmas_pl.engines.transformers import TransformersEngine
 from drmas_pl.errors import EngineError
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 
@@ -133,3 +134,25 @@ def test_who_needs_steps_is_known() -> None:
         def step(self) -> None: ...
 
     assert Echo().needs_steps and Stepping().needs_steps and not Remote().needs_steps
+
+
+def test_a_subclass_whose_generate_nobody_would_call_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"Shouting overrides generate, but rollouts ask TransformersEngine\.submit"
+    ):
+
+        class Shouting(TransformersEngine):
+            def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+                return super().generate(requests)
+
+    class Both(TransformersEngine):
+        def submit(self, request: GenerationRequest) -> Future[Completion]:
+            return super().submit(request)
+
+        def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+            return super().generate(requests)
+
+    class Heir(Both):
+        """Adds nothing."""
+
+    assert Heir.generate is Both.generate

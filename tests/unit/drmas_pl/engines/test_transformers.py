@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -376,6 +377,52 @@ def test_nothing_is_recorded_after_an_end_token(kind: str) -> None:
 def test_an_end_token_at_the_cap_counts_as_stop() -> None:
     engine = TransformersEngine(model(), Ids(), stop_token_ids=range(64))
     assert engine.generate(requests(1, 1, max_new_tokens=1))[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_suspended_response_goes_on_as_if_it_never_had_been(steps: int) -> None:
+    """With equal weights the tokens are those of a response in one piece, whatever was under way or waited."""
+    engine = TransformersEngine(model(), Ids(), max_batch_tokens=BLOCK * 12)
+    asked = requests(prompts=4, samples=3, max_new_tokens=24)
+    whole = engine.generate(asked)
+    found: list[Completion | None] = [None] * len(asked)
+    for _ in range(100):
+        missing = [at for at, known in enumerate(found) if known is None or known.finish_reason == "abort"]
+        if not missing:
+            break
+        futures = []
+        for at in missing:
+            known = found[at]
+            ids = () if known is None else known.token_ids
+            futures.append(engine.submit(replace(asked[at], sampled_ids=ids)))
+        for _ in range(steps):
+            engine.step()
+        engine.suspend()
+        assert engine.idle
+        for at, future in zip(missing, futures, strict=True):
+            known, rest = found[at], future.result()
+            found[at] = rest if known is None else known.continued(rest)
+    assert ids_of([known for known in found if known is not None]) == ids_of(whole)
+    for known, expected in zip(found, whole, strict=True):
+        assert known is not None and known.finish_reason == expected.finish_reason
+        assert known.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+        assert known.later_versions == ()
+
+
+def test_tokens_behind_a_suspension_have_the_next_version() -> None:
+    engine = TransformersEngine(model(), Ids(), copy=True)
+    request = GenerationRequest((5, 6, 7), SamplingParams(max_new_tokens=30), seed=4)
+    (whole,) = engine.generate([request])
+    assert len(whole.token_ids) >= 10
+    future = engine.submit(request)
+    engine.step()
+    engine.suspend()
+    first = future.result()
+    assert first.finish_reason == "abort" and first.token_ids == whole.token_ids[: len(first.token_ids)]
+    engine.sync(1)
+    (rest,) = engine.generate([replace(request, sampled_ids=first.token_ids)])
+    both = first.continued(rest)
+    assert both.token_ids == whole.token_ids and both.later_versions == ((len(first.token_ids), 1),)
 
 
 def test_stop_texts_end_a_response_and_stay_in_its_ids() -> None:

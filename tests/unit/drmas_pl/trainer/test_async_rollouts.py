@@ -140,6 +140,8 @@ def test_stopping_ends_with_the_batch_that_is_generated(
 def test_groups_of_a_cluster_are_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"a process of cluster=ray does one thing at a time; use cluster=local, or rollout.max_staleness=0",
+        match=r"a process of cluster=ray does one thing at a time; use engine=sglang with engine.release=nothing",
     ):
-        check_background_generation({"a": cast(Any, SimpleNamespace(fabric=None))}, SETTINGS)
+        check_background_generation(
+            {"a": cast(Any, SimpleNamespace(fabric=None, generates_while_training=False))}, SETTINGS
+        )
