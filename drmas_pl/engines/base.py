@@ -56,8 +56,8 @@ class Engine:
         if cls.submit is not Engine.submit and places["generate"] < places["submit"]:
             asked = cls.__mro__[places["submit"]].__name__
             raise TypeError(
-                f"{cls.__name__} overrides generate, but rollouts ask {asked}.submit, which never calls it; override submit, and begin_step "
-                "where the engine computes in this process, or wrap the engine in one with a generate of its own"
+                f"{cls.__name__} overrides generate, but rollouts ask {asked}.submit, which never calls it; override submit and begin_step "
+                "instead, or wrap the engine in one with a generate of its own"
             )
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
