@@ -289,6 +289,19 @@ def test_the_engine_of_this_process_samples_equal_trees_every_time(workers: int)
     assert len(set(texts[0])) > 4
 
 
+def test_the_prompt_of_all_candidates_is_computed_once() -> None:
+    agents = {name: AGENTS[name] for name in WriterEditor.possible_agents}
+    engine = TransformersEngine(POLICY, TOKENIZER)
+    phase = Phase("train", seed=1, tree=TreeSampling(8))
+    (played,) = Collector(WriterEditor(EvenEnv()), agents).collect(
+        make_tasks(1), dict.fromkeys(agents, engine), phase
+    )
+    assert len(played.candidates) == 8 * len(played.turns)
+    assert engine._batch is not None
+    # less where a prompt goes on from an earlier one
+    assert engine._batch.prompt_tokens <= sum(len(turn.prompt_ids) for turn in played.turns)
+
+
 def test_a_fault_of_any_candidate_costs_one_attempt() -> None:
     class Fragile(EvenEnv):
         def act(self, action: str) -> StepResult:
