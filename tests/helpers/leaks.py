@@ -54,7 +54,7 @@ def variables() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name != "PYTEST_CURRENT_TEST" and not name.startswith("TORCHINDUCTOR_")
+        if name != "PYTEST_CURRENT_TEST" and not name.startswith(("TORCHINDUCTOR_", "_TORCHINDUCTOR_"))
     }
 
 

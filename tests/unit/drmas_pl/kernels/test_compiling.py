@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch._inductor.async_compile import AsyncCompile
 
 from drmas_pl.algorithms.token_batch import collate
 from drmas_pl.errors import ConfigError
@@ -23,6 +24,16 @@ from tests.helpers.usual import usual
 from tests.helpers.wide import branching_rows, wide_policy
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler_threads() -> Iterator[None]:
+    """End the threads that torch keeps for its compiler once the tests are through."""
+    yield
+    pool = AsyncCompile.pool
+    if pool.cache_info().currsize:
+        pool().shutdown()
+        pool.cache_clear()
 
 
 @pytest.fixture
