@@ -60,7 +60,10 @@ def launch(words: Sequence[str]) -> int:
     )
     from drmas_pl.config.compose import compose_run, first_line, fresh_folder
 
-    flags, overrides = separate(words)
+    planned = "--plan" in words
+    flags, overrides = separate([word for word in words if word != "--plan"])
+    if planned:
+        return plan(flags, overrides)
     if resumed_from(overrides) is not None:
         return resume(flags, overrides)
     primary, flags = primary_file(flags)
@@ -102,6 +105,22 @@ def launch(words: Sequence[str]) -> int:
             sys.argv = before
             keep_results(Path(scratch), folder)
     return max(codes, default=0)
+
+
+def plan(flags: Sequence[str], overrides: Sequence[str]) -> int:
+    """Print what a run would need, and start nothing."""
+    from drmas_pl.config.arguments import primary_file
+    from drmas_pl.config.compose import complete, compose_run, resolved
+    from drmas_pl.config.model_settings import with_named_roles
+    from drmas_pl.config.plan import describe_plan
+    from drmas_pl.errors import ConfigError
+
+    primary, others = primary_file(flags)
+    if others:
+        raise ConfigError(f"--plan shows one run; leave {others[0]} out")
+    config = compose_run(overrides, config_name=primary)[0]
+    print(describe_plan(with_named_roles(resolved(complete(config)))))
+    return 0
 
 
 def keep_results(scratch: Path, folder: str | None) -> None:

@@ -24,6 +24,7 @@ GROUPS: Final = {
     "retriever": "search engine",
     "engine": "what generates",
     "cluster": "where weights are",
+    "hardware": "what --plan compares with",
     "logger": "loggers",
 }
 BEGIN: Final = """usage: drmas train +env=ENV +agents=TEAM [experiment=NAME] [group=file ...] [setting=value ...]
@@ -55,6 +56,7 @@ Going on and several runs
                                     a search; sweep_metric=NAME says what for
 
 Configuration
+  --plan                            print memory, tokens, hours and money, and whether it fits; nothing is loaded
   --cfg job                         print the configuration and stop
   --config-dir FOLDER               add configuration files of your own
   --config-name NAME                start from a file of yours there that has train among its defaults

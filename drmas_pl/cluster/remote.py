@@ -307,9 +307,6 @@ class RemotePolicyWorker(RemoteWorker[PolicyWorkerPlan, Mapping[str, Sequence[Tr
         self.actor_group.abandon()
         return self.monitor.stuck("generation", tasks)
 
-    def memory(self) -> None:
-        """Return None: it needs nothing of this process's device."""
-
 
 class RemoteValueWorker(RemoteWorker[ValueWorkerPlan, Sequence[ValueRow]]):
     """A critic.

@@ -20,6 +20,7 @@ from drmas_pl.config.construct import build, build_callable, construct, settings
 from drmas_pl.config.critics import configured_critics, critic_settings, planned_critics
 from drmas_pl.config.engines import build_engine, check_engine_address, engine_sections
 from drmas_pl.config.mixture import expand_parts
+from drmas_pl.config.plan import check_fit
 from drmas_pl.config.roles import (
     SAMPLING,
     build_binding,
@@ -125,9 +126,13 @@ def build_run(
     names = role_order(team, config["agents"]["roles"])
     models = loaded_models(names, config)
     if cluster is None:
+        if trainer.fabric.device.type == "cuda":
+            check_fit(config, memory=torch.cuda.mem_get_info(trainer.fabric.device)[1])
         # the files of all models before the weights of the first
         for path in models:
             check_model(path)
+    elif (config.get("hardware") or {}).get("memory_gib"):
+        check_fit(config)
     bindings = [build_binding(name, config) for name in names]
     if "train" in splits:
         trainer.check_method(

@@ -11,8 +11,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import drmas_pl
 from drmas_pl.config.build import Run
 from drmas_pl.config.evaluation import EvaluationPlan
@@ -20,11 +18,9 @@ from drmas_pl.data.module import Split
 from drmas_pl.trainer.evaluation import Evaluation
 from drmas_pl.trainer.state import template_hash
 from drmas_pl.trainer.trainer import MultiAgentTrainer
-from drmas_pl.workers.memory_plan import plan_memory
 from drmas_pl.workers.protocols import WorkerProtocol
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-GIB = 2**30
 
 
 def header(run: Run, config: Mapping[str, Any]) -> str:
@@ -51,30 +47,13 @@ def header(run: Run, config: Mapping[str, Any]) -> str:
     samples = f"trees of {rollout.candidates} candidates" if rollout.branches else "samples"
     per_iteration = f"{data.tasks_per_iteration} tasks x {rollout.samples} {samples}"
     lines.append(f"  {trainer.max_iterations} iterations of {per_iteration} into {config['output_dir']}")
-    device = trainer.fabric.device
-    return "\n".join(
-        lines if device.type != "cuda" else [*lines, memory_line(run, torch.cuda.mem_get_info(device)[1])]
-    )
+    return "\n".join(lines)
 
 
 def _place(worker: WorkerProtocol[Any]) -> list[str]:
     """Return the line that says where a worker runs, if that is not in this process."""
     place = worker.describe()
     return [f"    {place}"] if place else []
-
-
-def memory_line(run: Run, available: int) -> str:
-    """Return what the run will need of ``available`` bytes, and what to change if that is too much."""
-    found = [group.memory() for group in run.groups.values()]
-    here = [memory for memory in found if memory is not None]
-    rollout = run.trainer.rollout
-    plan = plan_memory(here, rollout.residency, max_staleness=rollout.max_staleness)
-    needs = f"{plan.rollout / GIB:.1f} GiB in rollouts and {plan.training / GIB:.1f} GiB in training"
-    line = f"  needs about {needs}; the device has {available / GIB:.1f} GiB"
-    if plan.peak <= available:
-        return line
-    turns = "rollout.max_staleness=0" if rollout.max_staleness else "rollout.residency=one update.offload=all"
-    return f"{line}: too little, try {turns}, or lower engine.max_batch_tokens or update.micro_batch_tokens"
 
 
 def outcome(trainer: MultiAgentTrainer, config: Mapping[str, Any]) -> str:

@@ -1,156 +1,263 @@
-"""How much memory a run will need, before it starts.
+"""How much memory a run needs on each device, by component and phase, from the sizes of its models alone.
 
-Weights, gradients, optimizer state and caches are exact; activations follow the usual estimate of 34 bytes per token, layer and hidden
-unit at two bytes a number (Korthikanti et al., 2022, eq. 2 without the attention matrix, arXiv:2205.05198).
+Weights, gradients, optimizer state and caches are counted. What a layer keeps for backward follows from its widths; the coefficients are
+those of decoder layers with gated feed-forward blocks as they are computed here, and tests hold them to what such layers keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-import torch
-from torch import nn
-
-from drmas_pl.engines.base import Engine
-from drmas_pl.engines.transformers import TransformersEngine
-from drmas_pl.models.adapters import AdapterPolicy
+from drmas_pl.models.architectures import ModelShape
 from drmas_pl.workers.learner import UpdateSettings
-from drmas_pl.workers.lifecycle import State
-from drmas_pl.workers.offload import Offload
 
-ACTIVATION_BYTES = 17
+Phase = Literal["rollout", "scoring", "update"]
+Computes = Literal["float32", "mixed", "bfloat16"]
+PHASES: Final[tuple[Phase, ...]] = ("rollout", "scoring", "update")
+# bytes that a layer keeps of a token, per number of the feed-forward block, of the residual stream and of the keys
+_LAYER: Final[Mapping[Computes, tuple[float, float, float]]] = {
+    "float32": (16.0, 28.0, 16.0),
+    "mixed": (9.4, 27.0, 8.0),
+    "bfloat16": (8.0, 14.0, 8.0),
+}
+# the same outside of layers, per number of the residual stream
+_OUTSIDE: Final[Mapping[Computes, float]] = {"float32": 24.0, "mixed": 15.0, "bfloat16": 12.0}
+# entries of the vocabulary that the output layer computes at a time, and how many such slices there are at once
+_SLICE: Final = 8192
+_SLICES: Final = 3
+# layers whose weights ranks with shares put together at a time: one is computed, the next one arrives
+_GATHERED: Final = 2
+# of a server and of a process with a device, beside what is counted
+SERVER_BYTES: Final = 3 * 2**29
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What an engine holds on a device of its worker.
+
+    Attributes:
+        cache_tokens: Tokens whose keys and values an engine of the process keeps.
+        copies: Sets of weights that it has for itself there, in the process.
+        server: Bytes that a server reserves while it is awake.
+        asleep: Bytes of these that it keeps while others work.
+    """
+
+    cache_tokens: int = 0
+    copies: int = 0
+    server: int = 0
+    asleep: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLayout:
+    """How a worker lies on its devices and how it learns.
+
+    Attributes:
+        name: Its name.
+        update: How it learns.
+        engine: What its engine holds.
+        trainable: Whether its weights learn.
+        reference: Whether it keeps a second set of weights that never changes.
+        adapter_rank: Rank of its adapter; None trains all weights.
+        base_share: Share of the base that is counted with it; several adapters have one base.
+        weight_bytes: Bytes of a weight.
+        computes: In which numbers is computed.
+        ranks: Its processes, each with a device.
+        sharded: Whether each of them has a share of weights, gradients and optimizer state.
+        optimizer_bytes: Bytes of optimizer state per trained weight.
+    """
+
+    name: str
+    update: UpdateSettings
+    engine: EngineMemory = field(default_factory=EngineMemory)
+    trainable: bool = True
+    reference: bool = False
+    adapter_rank: int | None = None
+    base_share: float = 1.0
+    weight_bytes: int = 4
+    computes: Computes = "float32"
+    ranks: int = 1
+    sharded: bool = False
+    optimizer_bytes: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """Bytes of one worker group.
+    """Bytes of one worker on one of its devices, by component and phase.
 
     Attributes:
-        name: Name of the group.
-        weights: Policy, reference policy where there is one, and the engine's copy if it is on the same device.
-        gradients: One per trained weight.
-        optimizer: State of the optimizer, two numbers per trained weight.
-        cache: Keys and values of a full engine.
-        activations: Of the largest micro-batch.
-        offload: What leaves the accelerator while the group sleeps.
+        name: Name of the worker.
+        asleep: What it holds while others work.
+        phases: What it holds in a phase of its own.
+        host: What it holds in the host's memory, of one device, while it sleeps.
     """
 
     name: str
-    weights: int
-    gradients: int
-    optimizer: int
-    cache: int
-    activations: int
-    offload: Offload
-
-    def held(self, state: State) -> int:
-        """Return the bytes that the group holds in a state."""
-        weights = self.weights if self.offload != "all" or state is not State.ASLEEP else 0
-        optimizer = self.optimizer if self.offload == "none" or state is State.TRAINING else 0
-        extra = {State.ROLLOUT: self.cache, State.TRAINING: self.gradients + self.activations}.get(state, 0)
-        return weights + optimizer + extra
+    asleep: Mapping[str, int]
+    phases: Mapping[Phase, Mapping[str, int]]
+    host: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Largest number of bytes in use during rollout and during training."""
+    """Bytes of one device by phase and component, and of the host.
 
-    rollout: int
-    training: int
+    Attributes:
+        phases: Components of what is held in each phase, for update and scoring those of the worker that needs most.
+        host: Bytes of the host's memory for what has left its devices.
+    """
+
+    phases: Mapping[Phase, Mapping[str, int]]
+    host: int
+
+    def total(self, phase: Phase) -> int:
+        """Return the bytes of a phase."""
+        return sum(self.phases[phase].values())
 
     @property
     def peak(self) -> int:
-        """The larger of the two."""
-        return max(self.rollout, self.training)
+        """The largest of all phases."""
+        return max(map(self.total, self.phases))
+
+
+def activation_bytes(sizes: ModelShape, tokens: int, *, computes: Computes, checkpointing: bool) -> int:
+    """Return what a micro-batch keeps for backward.
+
+    Args:
+        sizes: ModelShape of the model.
+        tokens: Tokens of the micro-batch.
+        computes: In which numbers is computed.
+        checkpointing: Whether layers keep their inputs alone; one layer at a time is then computed again.
+
+    >>> tiny = ModelShape(0, 0, layers=2, hidden=10, intermediate=20, kv=5, linear=0, vocabulary=100)
+    >>> activation_bytes(tiny, 1, computes="float32", checkpointing=False) - 24 * 10
+    1360
+    """
+    wide, stream, keys = _LAYER[computes]
+    layer = wide * sizes.intermediate + stream * sizes.hidden + keys * sizes.kv
+    kept = 2 if computes == "bfloat16" else 4
+    layers = layer + kept * sizes.hidden * sizes.layers if checkpointing else layer * sizes.layers
+    return int(tokens * (layers + _OUTSIDE[computes] * sizes.hidden))
+
+
+def measure_worker(sizes: ModelShape, layout: WorkerLayout) -> WorkerMemory:
+    """Return what a worker holds on each of its devices.
+
+    Args:
+        sizes: ModelShape of its model.
+        layout: How it lies on its devices and how it learns.
+    """
+    weights = _weights(sizes, layout)
+    trained = _trained(sizes, layout)
+    share = 1 / layout.ranks if layout.sharded else 1.0
+    gradients = int(trained * _learnt_bytes(layout) * share)
+    optimizer = int(trained * layout.optimizer_bytes * share)
+    offload = layout.update.offload
+    states = {"optimizer": optimizer} if offload == "none" else {}
+    waiting = {"server": layout.engine.asleep, **states}
+    if offload != "all":
+        waiting["weights"] = weights
+    passing = _passing(sizes, layout)
+    tokens = layout.update.micro_batch_tokens
+    head = _SLICES * tokens * min(_SLICE, sizes.vocabulary) * 4
+    common = {"weights": weights, "server": layout.engine.asleep}
+    cache = layout.engine.cache_tokens * sizes.layers * 2 * sizes.kv * layout.weight_bytes
+    awake = {
+        "weights": weights if layout.engine.server == 0 or offload != "all" else 0,
+        "server": layout.engine.server,
+        "cache": cache,
+        **states,
+    }
+    scoring = activation_bytes(sizes, tokens, computes=layout.computes, checkpointing=False) // max(
+        sizes.layers, 1
+    )
+    return WorkerMemory(
+        layout.name,
+        asleep=waiting,
+        phases={
+            "rollout": awake,
+            "scoring": {**common, **states, **passing, "activations": scoring, "logits": head},
+            "update": {
+                **common,
+                **passing,
+                "optimizer": optimizer,
+                "gradients": gradients,
+                "activations": _kept(sizes, layout) if trained else 0,
+                "logits": head if trained else 0,
+            },
+        },
+        host={"none": 0, "optimizer": optimizer, "all": optimizer + weights}[offload],
+    )
 
 
 def plan_memory(
-    groups: Sequence[WorkerMemory], residency: Literal["all", "one"], *, max_staleness: int = 0
+    workers: Sequence[WorkerMemory], residency: Literal["all", "one"], *, max_staleness: int = 0
 ) -> MemoryPlan:
-    """Add up what groups on one device hold at the same time.
+    """Add up what workers on one device hold at the same time.
 
     Args:
-        groups: Groups that share the device.
+        workers: Workers that share the device.
         residency: Engines awake during a rollout phase.
-        max_staleness: Above 0 engines generate while groups learn.
+        max_staleness: Above 0 engines generate while workers learn.
     """
-    asleep = sum(group.held(State.ASLEEP) for group in groups)
-
-    def alone(state: State) -> int:
-        return asleep + max((group.held(state) - group.held(State.ASLEEP) for group in groups), default=0)
-
-    rollout = (
-        sum(group.held(State.ROLLOUT) for group in groups) if residency == "all" else alone(State.ROLLOUT)
-    )
-    beside = sum(group.cache for group in groups) if max_staleness else 0
-    return MemoryPlan(rollout, alone(State.TRAINING) + beside)
-
-
-def measure_memory(
-    name: str,
-    *,
-    policy: nn.Module,
-    reference: nn.Module | None,
-    engine: Engine,
-    settings: UpdateSettings,
-) -> WorkerMemory:
-    """Count the bytes of a built worker; caches and activations are those of a model with the Transformers configuration.
-
-    Args:
-        name: Name of the worker.
-        policy: Its model, which must be on its device.
-        reference: Its reference policy, or None.
-        engine: Its engine.
-        settings: How it learns.
-    """
-    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    config: Any = getattr(policy, "config", None)
-    cache = activations = 0
-    if config is not None:
-        config = config.get_text_config()
-        width = torch.finfo(next(policy.parameters()).dtype).bits // 8
-        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        tokens = 0 if _elsewhere(engine) else getattr(engine, "max_batch_tokens", 0)
-        cache = tokens * config.num_hidden_layers * 2 * heads * size * width
-        layers = 1 if settings.activation_checkpointing else config.num_hidden_layers
-        kept = config.num_hidden_layers if settings.activation_checkpointing else 0
-        activations = (
-            settings.micro_batch_tokens * config.hidden_size * width * (ACTIVATION_BYTES * layers + kept)
-        )
-    return WorkerMemory(
-        name,
-        weights=sum(map(_weight_bytes, _weights_on_device(policy, reference, engine))),
-        gradients=_bytes(trained),
-        optimizer=2 * _bytes(trained),
-        cache=cache,
-        activations=activations if trained else 0,
-        offload=settings.offload,
-    )
+    phases: dict[Phase, Mapping[str, int]] = {}
+    for phase in PHASES:
+        everybody = phase == "rollout" and residency == "all"
+        options = [_sum(worker.phases[phase] for worker in workers)] if everybody else []
+        for one in () if everybody else workers:
+            others = (other.asleep for other in workers if other is not one)
+            options.append(_sum((one.phases[phase], *others)))
+        phases[phase] = max(options, key=lambda held: sum(held.values()), default={})
+    if max_staleness:
+        caches = ({"cache": worker.phases["rollout"].get("cache", 0)} for worker in workers)
+        phases["update"] = _sum((phases["update"], *caches))
+    return MemoryPlan(phases, sum(worker.host for worker in workers))
 
 
-def _elsewhere(engine: Engine) -> bool:
-    return isinstance(engine, TransformersEngine) and engine.elsewhere
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return {name: number for name, number in total.items() if number}
 
 
-def _weights_on_device(policy: nn.Module, reference: nn.Module | None, engine: Engine) -> list[nn.Module]:
-    """Return every set of weights that a worker keeps on its device."""
-    copied = isinstance(engine, TransformersEngine) and engine.own_weights and not engine.elsewhere
-    copies = [policy] if copied else []
-    references = [] if reference is None else [reference]
-    return [policy, *references, *copies]
-
-
-def _weight_bytes(policy: nn.Module) -> int:
-    """Bytes of a policy; adapters on one base carry equal shares of it, and the base alone is counted with them."""
-    if not isinstance(policy, AdapterPolicy):
-        return _bytes(policy.parameters())
-    if policy.adapter is None:
+def _trained(sizes: ModelShape, layout: WorkerLayout) -> int:
+    """Return the number of weights that learn."""
+    if not layout.trainable:
         return 0
-    return _bytes(policy.parameters()) + policy.shared.nbytes // len(policy.shared.model.peft_config)
+    return sizes.parameters if layout.adapter_rank is None else layout.adapter_rank * sizes.linear
 
 
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
+def _learnt_bytes(layout: WorkerLayout) -> int:
+    """Return the bytes of a weight that learns; adapters do so in float32, whatever their base is."""
+    return layout.weight_bytes if layout.adapter_rank is None else 4
+
+
+def _weights(sizes: ModelShape, layout: WorkerLayout) -> int:
+    """Return the bytes of all sets of weights on a device; a copy for an engine of the process is whole on every rank."""
+    share = 1 / layout.ranks if layout.sharded else 1.0
+    adapter = 0 if layout.adapter_rank is None else _trained(sizes, layout)
+    own = sizes.parameters * layout.base_share * (1 + layout.reference)
+    copies = sizes.parameters * layout.engine.copies
+    return int((own * share + copies) * layout.weight_bytes + adapter * _learnt_bytes(layout))
+
+
+def _passing(sizes: ModelShape, layout: WorkerLayout) -> dict[str, int]:
+    """Return weights that exist during a forward or backward pass alone: copies in bfloat16, and whole ones put together from shares."""
+    casts = 2 * sizes.parameters if layout.computes == "mixed" else 0
+    layer = (sizes.parameters - sizes.outside) // max(sizes.layers, 1)
+    whole = sizes.outside + _GATHERED * layer
+    return {"casts": casts, "gathered": whole * layout.weight_bytes if layout.sharded else 0}
+
+
+def _kept(sizes: ModelShape, layout: WorkerLayout) -> int:
+    update = layout.update
+    return activation_bytes(
+        sizes,
+        update.micro_batch_tokens,
+        computes=layout.computes,
+        checkpointing=update.activation_checkpointing,
+    )

@@ -29,7 +29,6 @@ from drmas_pl.types import Turn
 from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.lifecycle import State, TransitionHook
 from drmas_pl.workers.losses import PolicyLoss
-from drmas_pl.workers.memory_plan import WorkerMemory, measure_memory
 from drmas_pl.workers.randomness import random_layers
 from drmas_pl.workers.scoring import score_rows
 from drmas_pl.workers.weights import Layout
@@ -205,17 +204,6 @@ class PolicyWorker(Worker[Mapping[str, Sequence[TrainingRow]]]):
     def take_over(self) -> None:
         """Have the engine take over the weights, which must be on their device."""
         self.engine.sync(self.weights_version)
-
-    def memory(self) -> WorkerMemory:
-        """Return the bytes that the worker needs on its device."""
-        with self.offload.present("weights"):
-            return measure_memory(
-                self.name,
-                policy=self.policy,
-                reference=self.reference,
-                engine=self.engine,
-                settings=self.settings.update,
-            )
 
     def close(self) -> None:
         """Release the engine for good."""

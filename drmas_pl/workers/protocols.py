@@ -28,7 +28,6 @@ from drmas_pl.engines.base import Engine
 from drmas_pl.models.value_head import ValueRow
 from drmas_pl.types import Turn
 from drmas_pl.workers.learner import UpdateReport
-from drmas_pl.workers.memory_plan import WorkerMemory
 from drmas_pl.workers.policy_worker import PolicyWorkerSettings
 from drmas_pl.workers.value_worker import ValueWorkerSettings
 
@@ -165,10 +164,6 @@ class PolicyWorkerProtocol(WorkerProtocol[Mapping[str, Sequence[TrainingRow]]], 
 
     def reward_penalties(self, agent: Agent, turns: Sequence[Turn]) -> list[float]:
         """Return what the KL penalty takes from each turn's score."""
-        ...
-
-    def memory(self) -> WorkerMemory | None:
-        """Return the bytes that it needs on this process's device; None where it runs in other processes."""
         ...
 
 

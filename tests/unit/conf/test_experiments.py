@@ -22,6 +22,14 @@ from drmas_pl.workers.learner import UpdateSettings
 from tests.helpers.launching import configure
 
 AGENT, TASK = ("task", "agent"), ("task",)
+SMALL = {
+    "single_gpu_24gb_math",
+    "single_gpu_24gb_math_full",
+    "single_gpu_24gb_search",
+    "single_gpu_80gb_math",
+    "single_gpu_80gb_search",
+}
+SMALL |= {"laptop_math", "laptop_search", "laptop_search_grpo"}
 MATH = [name for name in Choices.read().groups["experiment"] if name.startswith("paper_math")]
 SEARCH = [name for name in Choices.read().groups["experiment"] if name.startswith("paper_search")]
 QWEN3_4B, QWEN3_8B = "Qwen/Qwen3-4B", "Qwen/Qwen3-8B"
@@ -47,7 +55,11 @@ VARIANTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "paper_search_3b_shared_grpo": (QWEN25_3B, "shared", GRPO),
     "paper_search_agent_mean": (QWEN25_7B, "per_agent", ("turn", AGENT, TASK)),
     "paper_search_agent_std": (QWEN25_7B, "per_agent", ("turn", TASK, AGENT)),
+    "paper_search_grpo_turn": (QWEN25_7B, "per_agent", ("turn", TASK, TASK)),
     "paper_search_heterogeneous": (QWEN25_7B, "per_agent", DR_MAS),
+    "paper_search_heterogeneous_grpo": (QWEN25_7B, "per_agent", GRPO),
+    "paper_search_3b_gspo": (QWEN25_3B, "per_agent", GRPO),
+    "paper_search_3b_gspo_dr_mas": (QWEN25_3B, "per_agent", DR_MAS),
 }
 # Task and level: L1, one set of weights, has the task's name alone.
 STRONGER_TEAMS = {
@@ -70,7 +82,7 @@ def bindings(config: dict[str, Any]) -> list[AgentBinding]:
 
 
 def test_every_experiment_is_listed_here() -> None:
-    every = {*VARIANTS, *(f"stronger_mas_{name}" for name in STRONGER), "at_grpo_plan"}
+    every = {*VARIANTS, *SMALL, *(f"stronger_mas_{name}" for name in STRONGER), "at_grpo_plan"}
     assert every == set(Choices.read().groups["experiment"])
 
 
@@ -126,6 +138,27 @@ def test_the_grids_are_the_papers() -> None:
         assert experiment("at_grpo_plan")[section] == experiment("stronger_mas_plan_path")[section]
 
 
+@pytest.mark.parametrize("name", ["paper_search_3b_gspo", "paper_search_3b_gspo_dr_mas"])
+def test_gspo_takes_the_ratio_of_sequences_and_keeps_the_entropy_bonus(name: str) -> None:
+    objective = experiment(name)["objective"]
+    assert (objective["ratio"], objective["clip_low"], objective["entropy_coef"]) == ("sequence", 3e-4, 0.001)
+
+
+@pytest.mark.parametrize("name", [*MATH, *SEARCH])
+def test_papers_generate_with_servers_and_learn_in_shares_on_the_papers_devices(name: str) -> None:
+    config = experiment(name)
+    assert (
+        config["engine"]["_target_"].endswith("SglangEngine")
+        and config["engine"]["server"]["dtype"] == "bfloat16"
+    )
+    assert (config["cluster"]["ranks"], config["cluster"]["strategy"], config["hardware"]["devices"]) == (
+        8,
+        "fsdp2",
+        8,
+    )
+    assert (config["update"]["offload"], config["update"]["activation_checkpointing"]) == ("all", True)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_differs_from_its_base_in_model_sharing_and_normaliser(name: str) -> None:
     model, sharing, (unit, mean_scope, std_scope) = VARIANTS[name]
@@ -134,7 +167,8 @@ def test_variant_differs_from_its_base_in_model_sharing_and_normaliser(name: str
     normalizer = build(config["advantage"], "advantage")
     assert normalizer == GroupNormalizer(unit=unit, mean_scope=mean_scope, std_scope=std_scope)
     base = experiment("paper_math" if name in MATH else "paper_search")
-    for section in ("data", "rollout", "update", "objective", "evaluation", "trainer", "env", "retriever"):
+    same = ["data", "rollout", "update", "evaluation", "trainer", "env", "retriever", "cluster", "hardware"]
+    for section in same if "gspo" in name else [*same, "objective"]:
         assert config[section] == base[section]
 
 
@@ -151,17 +185,12 @@ def test_what_both_experiments_have_in_common(name: str) -> None:
     )
     for binding in bindings(config):
         objective, sampling = binding.agent.objective, binding.agent.sampling
-        assert (objective.clip_low, objective.clip_high, objective.dual_clip, objective.kl_coef) == (
-            0.2,
-            0.2,
-            3.0,
-            0.0,
-        )
-        assert (objective.ratio, objective.surrogate, objective.aggregation) == (
-            "token",
-            "clipped",
-            "token-mean",
-        )
+        assert objective.kl_coef == 0.0
+        if "gspo" not in name:
+            clips = (objective.clip_low, objective.clip_high, objective.dual_clip)
+            assert clips == (0.2, 0.2, 3.0)
+            form = (objective.ratio, objective.surrogate, objective.aggregation)
+            assert form == ("token", "clipped", "token-mean")
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
         assert binding.optimizer.lr == 1e-6 and binding.optimizer.kind is torch.optim.AdamW
         assert binding.optimizer.arguments == {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
@@ -238,7 +267,7 @@ def test_data_files_are_those_that_prepare_data_writes(name: str, family: str) -
     if family == "search":
         assert (config["retriever"]["corpus"], config["retriever"]["index"]) == (
             "data/wiki-18.jsonl",
-            "data/wiki-18.bm25s",
+            "data/wiki-18.e5",
         )
         assert config["env"]["retriever"] == config["retriever"]
 
