@@ -172,14 +172,14 @@ def nearest_fit(config: Mapping[str, Any], *, memory: int | None = None) -> list
     """
     remedies = [{key: value for key, value in one.items() if _has(config, key)} for one in _REMEDIES]
     taken: list[Mapping[str, Any]] = []
-    for remedy in filter(None, remedies):
+    for remedy in (one for one in remedies if one):
         taken.append(remedy)
         if not plan_run(_changed(config, taken), memory=memory).problems:
             break
     else:
         return []
-    for remedy in taken[:-1]:
-        without = [one for one in taken if one is not remedy]
+    for candidate in taken[:-1]:
+        without = [one for one in taken if one is not candidate]
         if not plan_run(_changed(config, without), memory=memory).problems:
             taken = without
     found = {key: value for remedy in taken for key, value in remedy.items()}
@@ -310,7 +310,7 @@ def _critics(
             model_shape(path),
             WorkerLayout(
                 f"critic-{path}",
-                update=critic_settings(config).update,
+                update=critic_settings(config),
                 weight_bytes=width,
                 computes=_computes(str(config["trainer"]["precision"]), width),
                 ranks=ranks,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from drmas_pl.models.architectures import ModelShape
-from drmas_pl.workers.learner import UpdateSettings
+from drmas_pl.workers.learner import LearnerSettings
 
 Phase = Literal["rollout", "scoring", "update"]
 Computes = Literal["float32", "mixed", "bfloat16"]
@@ -71,7 +71,7 @@ class WorkerLayout:
     """
 
     name: str
-    update: UpdateSettings
+    update: LearnerSettings
     engine: EngineMemory = field(default_factory=EngineMemory)
     trainable: bool = True
     reference: bool = False
