@@ -123,7 +123,9 @@ def test_every_group_and_file_is_in_the_table(group: str) -> None:
 
 
 def test_every_experiment_is_in_the_table() -> None:
-    rows = re.findall(r"^\| ((?:`(?:paper|single_gpu|laptop|stronger_mas|at_grpo)_\w+` ?)+)\|", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| ((?:`(?:paper|single_gpu|laptop|stronger_mas|at_grpo)_\w+` ?)+)\|", PAGE, re.MULTILINE
+    )
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(GROUPS["experiment"])
 
 
