@@ -72,7 +72,7 @@ def test_a_resumed_run_grows_the_same_trees(tmp_path: Path) -> None:
 
 
 def test_trees_are_played_ahead_too(tmp_path: Path) -> None:
-    played = train(tmp_path / "run", "rollout.staleness=1", "engine.copy=true", iterations=2)
+    played = train(tmp_path / "run", "rollout.max_staleness=1", "engine.copy=true", iterations=2)
     assert all(len(trajectory.candidates) == 4 * len(trajectory.turns) for trajectory in played)
 
 
@@ -92,7 +92,7 @@ def test_whole_trees_become_data_for_fine_tuning(tmp_path: Path, capsys: pytest.
     }
     assert worth[pair["chosen"]] > 0.5 >= worth[pair["rejected"]]
     train(tmp_path / "plain", "rollout=default", "rollout.samples=2")
-    assert export([str(tmp_path / "plain"), "--preferences", "--output", str(tmp_path / "no")]) == 1
+    assert export([str(tmp_path / "plain"), "--preferences", "--output", str(tmp_path / "no")]) == 2
     assert "holds no recorded trees; a run with rollout=tree" in capsys.readouterr().err
 
 
