@@ -1,13 +1,14 @@
 r"""Make the tiny model of the planning environments: tokenizer, architecture and supervised warm-up.
 
-Place in the data flow: run once by a maintainer; its output, ``drmas_pl/embedded/models/tiny-games``, is what ``env=plan_path``,
-``env=sokoban`` and ``env=sudoku`` start from when no other model is named, as a team of two or alone.
+Place in the data flow: run once by a maintainer; its outputs, ``drmas_pl/embedded/models/tiny-games`` and ``tiny-sudoku``, are what
+``env=plan_path`` and ``env=sokoban``, and ``env=sudoku``, start from when no other model is named, as a team of two or alone.
 
 The real teams play the real environments. What a player would say at each state is learnt, after the prompt that its role renders; what
 is played is something else, so that every kind of state is met. A faultless player is taught first, then the habits of
 :mod:`scripts.embedded.games_demonstrator`. Puzzles of the validation and test splits never occur.
 
-Usage: ``python -m scripts.embedded.games_warmup [--out FOLDER] [--seed N]``
+Usage: ``python -m scripts.embedded.games_warmup [--out FOLDER] [--seed N]``, and
+``… --games sudoku --steps 260 80 --out drmas_pl/embedded/models/tiny-sudoku``
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from drmas_pl.agents.single import ActionActor, SingleTeam
 from drmas_pl.agents.single.prompts import ACTION
@@ -62,6 +64,7 @@ TAGS: Final = {"tool": "proposal", "planner": "action", "actor": "action"}
 # how episodes are played while lessons are taken from them
 PLAYED: Final = Habits(blind=0.35, rash=0.5, proud=0.3)
 BATCH: Final = 64
+EMBEDDING: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def _in_training(key: str) -> bool:
     return split_of(key) == "train"
 
 
+CLUES: Final = 10
 GRID: Final[Mapping[str, Any]] = {"height": 6, "width": 6, "min_distance": 4, "max_distance": 14}
 GAMES: Final[Mapping[str, Game]] = {
     "plan_path": Game(
@@ -105,8 +109,8 @@ GAMES: Final[Mapping[str, Game]] = {
     ),
     "sudoku": Game(
         partial(SudokuEnv, max_turns=4),
-        lambda rng: write_grid(generate_sudoku(rng, _in_training)),
-        make_sudoku_tasks,
+        lambda rng: write_grid(generate_sudoku(rng, _in_training, clues=CLUES)),
+        partial(make_sudoku_tasks, clues=CLUES),
         Habits(blind=0.6, rash=0.6, proud=0.3),
         0.2,
     ),
@@ -147,6 +151,43 @@ def words() -> list[str]:
         *(" is given and must stay; you stopped before it.\n", "Row "),
         *(" <proposal>", "<proposal>", "</proposal>", " <action>", "<action>", "</action>"),
     ]
+
+
+@torch.no_grad()
+def plant_elimination(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write into embeddings and first attention what takes a small model most of its training to find in Sudoku.
+
+    Tokens of cells hold row, column, block and number in entries of their own. One head each looks at what shares the row, the column and
+    the block of the current cell, and takes the numbers there off what comes next. The entries are those that rotary positions hardly turn.
+    """
+    attention = model.model.layers[0].self_attn
+    size = attention.head_dim
+    table = model.get_input_embeddings().weight
+    number = torch.zeros(5, table.shape[1])
+    for value in range(1, 5):
+        number[value, 3 * size + value] = EMBEDDING
+        table[tokenizer.encode(str(value))[0]] += number[value]
+    for row, column in product(range(4), repeat=2):
+        place = torch.zeros(table.shape[1])
+        for head, group in enumerate((row, column, row // 2 * 2 + column // 2)):
+            place[head * size + size // 4 + group] = EMBEDDING
+        name = f"{row + 1} {column + 1} "
+        table[tokenizer.encode(name)[0]] += place
+        for value, end in product(range(1, 5), ("", "; ")):
+            table[tokenizer.encode(f"{name}is {value}{end}")[0]] += place + number[value]
+    for head in range(3):
+        _eliminate(attention, head, size)
+
+
+def _eliminate(attention: Any, head: int, size: int) -> None:
+    """Let a head compare the entries of its kind of group, and take off the numbers that it finds."""
+    for projection in (attention.q_proj, attention.k_proj):
+        projection.weight[head * size : (head + 1) * size] *= 0.1
+        for entry in range(head * size + size // 4, head * size + size // 2):
+            projection.weight[entry, entry] += 1.0
+    for value in range(1, 5):
+        attention.v_proj.weight[head * size + value, 3 * size + value] += 1.0
+        attention.o_proj.weight[3 * size + value, head * size + value] -= 0.5
 
 
 def make_team(env: PlanningEnv[Any], *, alone: bool) -> Team:
@@ -196,15 +237,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny model of the planning environments.")
     parser.add_argument("--out", type=Path, default=OUT, help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--steps",
+        nargs=2,
+        type=int,
+        default=[phase.steps for phase in PHASES],
+        help="steps of the two phases",
+    )
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES), help="what to teach")
     arguments = parser.parse_args()
     games = {name: GAMES[name] for name in arguments.games}
+    phases = [replace(phase, steps=steps) for phase, steps in zip(PHASES, arguments.steps, strict=True)]
     torch.manual_seed(arguments.seed)
     tokenizer = build_tokenizer(words())
     model = build_model(tokenizer, width=64)
+    if arguments.games == ["sudoku"]:
+        plant_elimination(model, tokenizer)
     print(f"{model.num_parameters():,} parameters")
-    for index, phase in enumerate(PHASES):
-        rng = random.Random(arguments.seed * len(PHASES) + index)
+    for index, phase in enumerate(phases):
+        rng = random.Random(arguments.seed * len(phases) + index)
         made = repeated(lessons(games, tokenizer, phase, rng), rng)
         stream = batches(made, size=BATCH, rng=rng, pad=int(tokenizer.pad_token_id))
         train(model, stream, steps=phase.steps, peak_lr=phase.peak_lr)
