@@ -32,7 +32,7 @@ REASONS = {
     r"logger=\[?(wandb|mlflow)": "the tests marked loggers run them",
     r"retriever=(lucene|http)|wiki-18|tools/serve_retriever": "needs a corpus, Java or a server; the tests marked retrieval have them",
     r"prepare_data\.py (math|search|code|check)": "fetches public data sets; test_prepare_data reads small copies",
-    r"scripts\.(stability|torture)|benchmarks\.": "takes minutes to hours; its own tests run a small form",
+    r"python -m (scripts|benchmarks)\.": "takes minutes to hours; its own tests run a small form",
     r"pytest|^ruff|^mypy|^\.ci/run": "is what runs the tests",
     r"\+env=(pettingzoo|textarena)": "needs an extra; test_docs_integrations and the tests of these environments",
     r"env=code agents=coder_tester|env=code \+agents=coder_tester": "test_code runs it where programs can be isolated",
