@@ -211,7 +211,7 @@ def describe_plan(config: Mapping[str, Any]) -> str:
     """
     plan = plan_run(config)
     lines = [
-        f"plan for {plan.hardware.name or 'a device that is not named (hardware=FILE)'}: {plan.devices} device(s) in use",
+        f"plan for {plan.hardware.name or 'a device that is not named (hardware=FILE)'}; devices in use: {plan.devices}",
         "",
     ]
     names = list(dict.fromkeys(name for phase in PHASES for name in plan.memory.phases[phase]))
@@ -471,7 +471,7 @@ def _iterations(config: Mapping[str, Any]) -> int | None:
 
 def _cost_lines(cost: Cost) -> list[str]:
     of_run = (
-        "unknown many iterations (the training tasks are not there)"
+        "for as many iterations as the training tasks, which are not there, make"
         if cost.iterations is None
         else f"{cost.iterations} iterations"
     )
@@ -483,7 +483,7 @@ def _cost_lines(cost: Cost) -> list[str]:
     hours = f"at most {cost.hours * count:.1f} hours per {unit}"
     if cost.price is None:
         return [*lines, f"{hours}; for money set hardware.price_per_hour"]
-    return [*lines, f"{hours}, {cost.price * count:,.0f} in the currency of hardware.price_per_hour"]
+    return [*lines, f"{hours}; {cost.price * count:,.0f} at hardware.price_per_hour"]
 
 
 def _has(config: Mapping[str, Any], path: str) -> bool:

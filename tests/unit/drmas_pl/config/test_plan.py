@@ -132,7 +132,7 @@ def test_calls_of_a_trajectory_at_most(agents: dict[str, Any], env: dict[str, An
 def test_the_program_prints_a_plan_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment=paper_search", "--plan"]) == 0
     shown = capsys.readouterr().out
-    assert "plan for 8 x H100 80 GB: 8 device(s) in use" in shown and shown.endswith("\nfits\n")
+    assert "plan for 8 x H100 80 GB; devices in use: 8" in shown and shown.endswith("\nfits\n")
     assert main(["experiment=paper_search", "hardware=gpu_24gb", "--plan"]) == 0
     assert "does not fit: the run takes 8 devices" in capsys.readouterr().out
     assert main(["experiment=paper_search", "--plan", "--multirun"]) != 0
