@@ -1,7 +1,6 @@
 """An AutoGen chat as it is: a solver with a tool and a critic take turns until the critic agrees.
 
-Run it: ``python examples/autogen_program.py``, after ``pip install autogen-agentchat 'autogen-ext[openai]'``.
-The model is untrained; name a real one to see them learn.
+Run it after ``pip install autogen-agentchat 'autogen-ext[openai]'``. The model is untrained; name a real one to see them learn.
 """
 
 from autogen_agentchat.agents import AssistantAgent

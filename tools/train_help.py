@@ -75,7 +75,7 @@ def files_of(group: str) -> list[str]:
     """Return the names of the files of a group of configuration files.
 
     >>> files_of("cluster")
-    ['local', 'ray']
+    ['local', 'ray', 'ray_8gpu']
     """
     folder = resources.files("drmas_pl.conf") / group
     names = (entry.name for entry in folder.iterdir() if entry.is_file())

@@ -310,7 +310,7 @@ def _locate_embedded(text: str) -> Path:
     )
     if name not in known:
         raise DataError(
-            f"no embedded tasks named {name!r}; there are {_listing([EMBEDDED + each for each in known])}"
+            f"no embedded tasks named {name!r}; there are {', '.join(EMBEDDED + each for each in known)}"
         )
     return root / f"{name}.jsonl"
 

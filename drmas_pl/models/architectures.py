@@ -63,7 +63,7 @@ class ModelShape:
 def shape_of(config: Any) -> ModelShape:
     """Return the shape of the model that a Transformers configuration describes."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     text = config.get_text_config()
     inside = [module for name, module in model.named_modules() if name.endswith("layers")]
     layered = sum(parameter.numel() for module in inside for parameter in module.parameters())
@@ -103,9 +103,9 @@ def model_shape(path: str) -> ModelShape:
     if known is not None:
         return shape_of(_known_config(*known))
     if path.startswith("embedded:") or Path(path).expanduser().is_dir():
-        return shape_of(AutoConfig.from_pretrained(resolve(path)))
+        return shape_of(AutoConfig.from_pretrained(resolve(path), trust_remote_code=False))
     try:
-        return shape_of(AutoConfig.from_pretrained(path))
+        return shape_of(AutoConfig.from_pretrained(path, trust_remote_code=False))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the configuration of model {path!r} is not on this machine and the hub did not deliver it: {str(error).splitlines()[0]}"

@@ -45,8 +45,10 @@ def tag_of(name: str) -> str:
 
     >>> tag_of("train/verifier/grad_norm"), tag_of("train/verifier/no_signal"), tag_of("validation/verifier/calls")
     ('verifier/grad_norm', 'health/verifier/no_signal', 'verifier/validation/calls')
-    >>> tag_of("train/reward"), tag_of("train/group/shared/lr"), tag_of("validation/source/nq/success")
-    ('rollout/reward', 'update/shared/lr', 'validation/source/nq/success')
+    >>> tag_of("train/reward"), tag_of("train/source/nq/reward"), tag_of("validation/source/nq/success")
+    ('rollout/reward', 'rollout/source/nq/reward', 'validation/source/nq/success')
+    >>> tag_of("train/group/shared/lr")
+    'update/shared/lr'
     """
     phase, _, rest = name.partition("/")
     parts = rest.split("/")
@@ -63,7 +65,7 @@ def _training_tag(parts: Sequence[str]) -> str:
         own = own[1:] if own[0] == "group" else own
         topic = "update"
     else:
-        topic = "rollout" if len(own) == 1 else ""
+        topic = "rollout" if len(own) == 1 or own[0] == "source" else ""
     if HEALTH.fullmatch(own[-1]):
         topic = "health"
     return "/".join([topic, *own] if topic else own)

@@ -43,9 +43,9 @@ def test_every_puzzle_trains_from_the_command_line(
     assert main(words) == 0
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     logged = {name: value for line in lines for name, value in json.loads(line).items()}
-    # an untrained model says nothing of use, so that every episode is played to its limit of 6 turns
+    # an untrained model says nothing of use, so that every episode is played to its limit of 4 turns
     assert (logged["train/success"], logged["train/truncated"], logged["train/failed"]) == (0.0, 1.0, 0.0)
-    assert logged["train/illegal_actions"] == 6.0 and logged["train/reward"] == pytest.approx(-0.06)
+    assert logged["train/illegal_actions"] == 4.0 and logged["train/reward"] == pytest.approx(-0.04)
 
 
 def test_a_policy_plays_against_itself_and_a_scripted_player_tests_it(

@@ -21,7 +21,7 @@ from drmas_pl.workers.learner import UpdateSettings
 from drmas_pl.workers.value_worker import ValueWorkerSettings
 from tests.helpers.metric_names import explained, unregistered
 from tests.helpers.runs import run
-from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_trainer
+from tests.helpers.toy import EvenEnv, WriterEditor, load, make_data, make_groups, make_tasks, make_trainer
 
 
 def copying(group: str, policy: Any, tokenizer: Any) -> TransformersEngine:
@@ -68,7 +68,9 @@ class Paying(EvenEnv):
 
 def with_own_rewards(folder: Path) -> MultiAgentTrainer:
     trainer = make_trainer(folder, max_iterations=1)
-    trainer.fit(WriterEditor(Paying()), make_groups(trainer.fabric, sharing="shared"), make_data())
+    # of two sources, both in every iteration
+    data = make_data(train=(*make_tasks(1), *make_tasks(1, "other")))
+    trainer.fit(WriterEditor(Paying()), make_groups(trainer.fabric, sharing="shared"), data)
     return trainer
 
 

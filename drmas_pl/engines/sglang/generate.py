@@ -158,7 +158,7 @@ def read_completion(answer: Mapping[str, Any], *, version: int, named: bool = Tr
 
     >>> meta = {"finish_reason": {"type": "length", "length": 1}, "output_token_logprobs": [[-0.5, 7, None]], "weight_version": "3"}
     >>> read_completion({"output_ids": [7], "meta_info": meta}, version=3)
-    Completion(token_ids=(7,), logprobs=(-0.5,), finish_reason='length', weights_version=3)
+    Completion(token_ids=(7,), logprobs=(-0.5,), finish_reason='length', weights_version=3, later_versions=())
     """
     meta = answer["meta_info"]
     reason = (meta.get("finish_reason") or {}).get("type")

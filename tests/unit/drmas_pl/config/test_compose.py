@@ -63,7 +63,8 @@ def test_without_world_or_team_the_choices_are_listed(words: tuple[str, ...], mi
     for line in (
         "env: code, custom,",
         "agents: coder_tester, cross_execution, custom, debate, hierarchy,",
-        "experiment: paper_math,",
+        "experiment: at_grpo_plan,",
+        " paper_math,",
     ):
         assert line in str(caught.value)
 

@@ -115,7 +115,7 @@ def test_the_run_builds_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         ),
         (
             ["engine.groups.solver.kind=sglnag"],
-            "solver.kind has no option 'sglnag'; did you mean 'sglang'? choose from: sglang, transformers",
+            "solver.kind has no option 'sglnag'; did you mean 'sglang'? choose from: sglang, sglang_8gpu, transformers",
         ),
     ],
 )

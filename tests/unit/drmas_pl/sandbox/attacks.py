@@ -213,7 +213,8 @@ def left_over() -> list[str]:
     found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += [str(place)] if b"program.py" in place.read_bytes() else []
+            words = place.read_bytes().split(b"\0")
+            found += [str(place)] if any(word.rpartition(b"/")[2] == b"program.py" for word in words) else []
     return found
 
 

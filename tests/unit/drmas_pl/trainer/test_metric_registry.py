@@ -19,7 +19,7 @@ EXAMPLES = {"phase": "train", "evaluation": "test-greedy", "k": "16"}
     [
         ("validation/success", "{phase}/success"),
         ("validation-greedy/verifier/calls", "{phase}/{agent}/calls"),
-        ("test/source/DeepScaleR/MATH-500/success", "{evaluation}/source/{source}/success"),
+        ("test/source/DeepScaleR/MATH-500/success", "{phase}/source/{source}/success"),
         ("validation/pass@16_tasks", "{evaluation}/pass@{k}_tasks"),
         ("train/group/shared/lr", "train/group/{group}/lr"),
         ("train/critic/shared/clipped", "train/critic/{critic}/clipped"),
