@@ -29,6 +29,7 @@ from drmas_pl.types import GenerationRequest, SamplingParams
 
 Answer = tuple[int, Any]
 Hook = Callable[[Mapping[str, Any]], Answer | None]
+NEEDS_IDLE = ("/update_weights", "/release_memory_occupation")
 UNAUTHORIZED: Answer = (401, {"error": "Unauthorized"})
 
 
@@ -59,6 +60,7 @@ class FakeSglang:
         raw: By path, text that is sent as JSON in the place of an answer.
         moved: By path, the address that requests are sent on to.
         delay: Seconds that a response takes, unless it is aborted before.
+        clearing: Seconds for which a request counts as there after its answer.
         weight_version: Name of the weights.
         session: Whether a weight update is open.
     """
@@ -79,6 +81,9 @@ class FakeSglang:
         self.raw: dict[str, str] = {}
         self.moved: dict[str, str] = {}
         self.delay: Callable[[Mapping[str, Any]], float] = lambda body: 0.0
+        self.clearing = 0.0
+        self._unfinished = 0
+        self._cleared_at = 0.0
         self._aborts: dict[str, threading.Event] = {}
         self.policy = copy.deepcopy(policy)
         self.engine = TransformersEngine(self.policy, tokenizer, reuse_prefixes=False)
@@ -189,17 +194,20 @@ class FakeSglang:
                         + "\n"
                     )
             self.busy += 1
+            self._unfinished += path == "/generate"
             self.busiest = max(self.busiest, self.busy)
         try:
             if path in self.hooks and (answer := self.hooks[path](body)) is not None:
                 return answer
             aborted = path == "/generate" and self._take_time(body)
             with self._lock:
-                answer = self._act(path, body)
-            return _cut_short(answer) if aborted else answer
+                return _cut_short(self._sample(body)) if aborted else self._act(path, body)
         finally:
             with self._lock:
                 self.busy -= 1
+                if path == "/generate":
+                    self._unfinished -= 1
+                    self._cleared_at = time.monotonic() + self.clearing
 
     def _take_time(self, body: Mapping[str, Any]) -> bool:
         """Wait as long as the response takes; return whether it was aborted."""
@@ -211,7 +219,14 @@ class FakeSglang:
         )
         return aborted.wait(seconds)
 
+    @property
+    def _idle(self) -> bool:
+        return not self._unfinished and time.monotonic() >= self._cleared_at
+
     def _act(self, path: str, body: dict[str, Any]) -> Answer:
+        if path.startswith(NEEDS_IDLE) and not self._idle:
+            # where sglang's scheduler ends with a failed assertion
+            return 500, {"error": {"message": f"{path} while there are requests"}}
         act = getattr(self, "do_" + path.strip("/"), None)
         return (404, {"detail": "Not Found"}) if act is None else act(body)
 
@@ -220,6 +235,9 @@ class FakeSglang:
             return 500, {"error": {"message": f"paused={self.paused}, released={sorted(self.released)}"}}
         if body.get("lora_path") is not None and body["lora_path"] not in self.adapters:
             return 400, {"error": {"message": f"no adapter {body['lora_path']}"}}
+        return self._sample(body)
+
+    def _sample(self, body: dict[str, Any]) -> Answer:
         ids, sampling = tuple(body["input_ids"]), body["sampling_params"]
         settings = {"max_new_tokens": sampling["max_new_tokens"], "temperature": sampling["temperature"]}
         more = {
@@ -248,6 +266,8 @@ class FakeSglang:
 
     def do_pause_generation(self, body: dict[str, Any]) -> Answer:
         self.paused = True
+        for abort in self._aborts.values():
+            abort.set()
         return 200, {"status": "ok"}
 
     def do_continue_generation(self, body: dict[str, Any]) -> Answer:
@@ -255,7 +275,7 @@ class FakeSglang:
         return 200, {"status": "ok"}
 
     def do_flush_cache(self, body: dict[str, Any]) -> Answer:
-        return 200, "Cache flushed."
+        return (200, "Cache flushed.") if self._idle else (400, "Flush cache failed.")
 
     def do_abort_request(self, body: dict[str, Any]) -> Answer:
         if body["rid"] in self._aborts:

@@ -8,6 +8,9 @@ The server gives the GPU's memory back and takes it again in a fixed order::
     sleep:  pause → flush the cache → release
     wake:   resume weights → (weights are sent) → resume cache → continue
 
+A server answers a request a moment before it clears it away. Until then it refuses to flush its cache, and a request to release memory
+or to take weights would end it. So pause and flush are repeated until it flushes, before weights are sent too.
+
 Released weights are lost unless the server keeps a copy, so they are sent before anything is generated. Memory is only really
 released by a server on a GPU that was started with its memory saver; elsewhere the same requests are answered and free nothing.
 """
@@ -18,15 +21,17 @@ import logging
 import shutil
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import nn
 
-from drmas_pl.engines.sglang.client import Client
+from drmas_pl.engines.sglang.client import Client, RequestRefused
 from drmas_pl.engines.sglang.server import Server, attach, launch
 from drmas_pl.engines.sglang.settings import Device, ServerSettings
 from drmas_pl.engines.sglang.weight_sync.base import base_model, write_folder
@@ -36,6 +41,9 @@ log = logging.getLogger(__name__)
 Release = Literal["nothing", "cache", "all"]
 WEIGHTS = "weights"
 CACHE = "kv_cache"
+# Seconds that a server gets to clear away what it was told to abort, and between two looks whether it has.
+IDLE_SECONDS: Final = 60.0
+IDLE_POLL_SECONDS: Final = 0.05
 TAGS: dict[Release, tuple[str, ...]] = {"nothing": (), "cache": (CACHE,), "all": (CACHE, WEIGHTS)}
 assert set(TAGS) == set(get_args(Release))
 
@@ -56,12 +64,32 @@ class MemoryOccupation:
         self.measured = measured
         self.released: set[str] = set()
         self._paused = False
+        # whether it is known to have no requests, which stays so while it is paused
+        self._idle = False
 
     def pause(self, client: Client) -> None:
-        """Let the server finish or abort what it does and begin nothing new."""
-        if not self._paused:
+        """Have the server abort what it does and begin nothing new, and wait until it is idle.
+
+        Args:
+            client: Speaks to the server.
+
+        Raises:
+            EngineError: It still has requests after ``IDLE_SECONDS``.
+        """
+        deadline = time.monotonic() + IDLE_SECONDS
+        while not self._idle:
+            # each pause aborts all requests, including one that arrived while the pause before it was answered
             client.post("/pause_generation")
             self._paused = True
+            try:
+                client.post("/flush_cache")
+            except RequestRefused as error:
+                if error.status != HTTPStatus.BAD_REQUEST:
+                    raise
+                self._check_time_left(client, deadline, error)
+                time.sleep(IDLE_POLL_SECONDS)
+            else:
+                self._idle = True
 
     def sleep(self, client: Client, device: torch.device) -> None:
         """Release what is configured.
@@ -77,7 +105,6 @@ class MemoryOccupation:
         if not tags:
             return
         self.pause(client)
-        client.post("/flush_cache")
         before = free_bytes(device) if self.measured else None
         client.post("/release_memory_occupation", {"tags": tags})
         # noted before it is measured: a server that freed too little has released the tags all the same
@@ -94,7 +121,14 @@ class MemoryOccupation:
         self._resume(client, CACHE)
         if self._paused:
             client.post("/continue_generation")
-            self._paused = False
+            self._paused = self._idle = False
+
+    def _check_time_left(self, client: Client, deadline: float, error: RequestRefused) -> None:
+        if time.monotonic() >= deadline:
+            raise EngineError(
+                f"the server at {client.url} was told to abort all requests and still has some {IDLE_SECONDS:g} s later ({error}); it must "
+                "serve nobody else; restart it"
+            ) from error
 
     def _resume(self, client: Client, tag: str) -> None:
         if tag in self.released:

@@ -10,12 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from drmas_pl.engines.sglang import server_manager
 from drmas_pl.engines.sglang.engine import SglangEngine
 from drmas_pl.engines.sglang.settings import ServerSettings
 from drmas_pl.engines.transformers import TransformersEngine
@@ -23,6 +24,7 @@ from drmas_pl.errors import ConfigError, EngineError
 from drmas_pl.testing import check_engine, tiny_policy
 from drmas_pl.types import Completion, GenerationRequest, SamplingParams
 from tests.helpers.fake_sglang import FakeSglang, cut, slow
+from tests.helpers.pace import wait_until
 
 REQUESTS = [
     GenerationRequest(
@@ -97,7 +99,7 @@ def test_new_weights_are_sent_once_probed_and_stamped(world: Any) -> None:
         engine.generate(REQUESTS)[0].weights_version == 3
         and engine.generate(REQUESTS)[0].weights_version == 3
     )
-    update = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+    update = ["/pause_generation", "/flush_cache", "/update_weights_from_disk", "/continue_generation"]
     assert fake.paths() == update * 2 and fake.weight_version == "3"
     assert same(engine.generate(REQUESTS), expected(world))
 
@@ -135,6 +137,72 @@ def test_memory_is_given_back_and_taken_again_in_the_right_order(world: Any) -> 
     assert fake.paths() == [resume, "/update_weights_from_disk", resume, "/continue_generation"]
     assert [body["tags"] for body in fake.bodies(resume)] == [["weights"], ["kv_cache"]]
     assert same(engine.generate(REQUESTS), expected(world))
+
+
+@pytest.mark.parametrize("stay", ["answered", "suspended", "cancelled"])
+def test_sleep_and_sync_wait_until_the_server_has_cleared_its_requests(world: Any, stay: str) -> None:
+    policy, _, fake = world
+    engine = engine_for(world, release="all")
+    engine.wake()
+    engine.generate(REQUESTS)
+    fake.clearing = 0.2
+    for version in (1, 2):
+        leave_requests(engine, fake, stay)
+        fake.calls.clear()
+        engine.sleep()
+        *waiting, release = fake.paths(but=("/generate", "/abort_request"))
+        assert len(waiting) > 2 and waiting == ["/pause_generation", "/flush_cache"] * (len(waiting) // 2)
+        assert release == "/release_memory_occupation" and fake.released == {"weights", "kv_cache"}
+        engine.wake()
+        leave_requests(engine, fake, stay)
+        train(policy)
+        fake.calls.clear()
+        engine.sync(version)
+        assert fake.paths().count("/flush_cache") > 1
+        assert same(engine.generate(REQUESTS), expected(world))
+
+
+def leave_requests(engine: SglangEngine, fake: FakeSglang, stay: str) -> None:
+    """Have the server hold requests that nobody waits for any more."""
+    engine.generate(REQUESTS)
+    if stay == "answered":
+        return
+    fake.delay = lambda body: 20.0
+    futures = [engine.submit(request) for request in REQUESTS]
+    wait_until(lambda: fake.busy == len(REQUESTS))
+    fake.delay = lambda body: 0.0
+    if stay == "suspended":
+        engine.suspend()
+    for future in futures:
+        assert stay == "suspended" or future.cancel()
+
+
+def test_a_server_that_keeps_its_requests_is_told_and_may_be_asked_again(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, fake = world
+    engine = engine_for(world, release="all")
+    engine.wake()
+    reference = engine.generate(REQUESTS)
+    monkeypatch.setattr(server_manager, "IDLE_SECONDS", 0.2)
+    fake.hooks["/flush_cache"] = lambda body: (400, "Flush cache failed.")
+    with pytest.raises(
+        EngineError, match=r"still has some 0\.2 s later .*Flush cache failed.*serve nobody else"
+    ):
+        engine.sleep()
+    assert not fake.released
+    engine.wake()
+    assert same(engine.generate(REQUESTS), reference)
+    fake.hooks["/flush_cache"] = lambda body: (500, "out of order")
+    fake.calls.clear()
+    with pytest.raises(EngineError, match="answered 500: out of order"):
+        engine.sleep()
+    assert fake.paths() == ["/pause_generation", "/flush_cache"]
+    del fake.hooks["/flush_cache"]
+    engine.wake()
+    engine.generate(REQUESTS)
+    engine.sleep()
+    assert fake.released == {"weights", "kv_cache"}
 
 
 def test_lost_weights_come_back_although_no_version_changed(world: Any) -> None:
@@ -399,13 +467,6 @@ def wait_for_main_thread(function: str) -> None:
                 return
             frame = frame.f_back
         time.sleep(0.001)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_work_that_nobody_waits_for_any_more_ends_with_the_engine(world: Any) -> None:
