@@ -377,8 +377,10 @@ class Scheduler:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and self._failure is None:
-            self._failure = task.exception()
+        # looked at whoever failed first, since asyncio reports errors that nobody looks at
+        failure = None if task.cancelled() else task.exception()
+        if self._failure is None:
+            self._failure = failure
         self.wake_driver()
 
     async def drive(self, over: Callable[[], bool]) -> None:

@@ -194,6 +194,18 @@ def test_what_is_under_way_is_given_up_when_one_coroutine_raises() -> None:
     assert engine.futures[1].cancelled()
 
 
+def test_of_several_that_fail_together_the_first_is_raised_and_none_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(number: int) -> None:
+        raise EngineError(f"failure {number}")
+
+    with pytest.raises(EngineError, match="failure 0"):
+        asyncio.run(Scheduler([]).run([fail(number) for number in range(3)]))
+    gc.collect()
+    assert caplog.text == ""
+
+
 def test_coroutines_that_are_ended_before_they_begin_are_not_reported() -> None:
     scheduler = Scheduler([Manual()])
     begun: list[int] = []
