@@ -6,6 +6,7 @@ The client owns a thread with an event loop of its own. Callers block on it, so 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,6 +22,9 @@ Method = Literal["GET", "POST"]
 WATCH_SECONDS = 1.0
 # Less than the 5 s of uvicorn, which would else close a connection at the moment when a request is sent on it.
 KEEP_ALIVE_SECONDS = 3.0
+# Size from which aiohttp wants a body as a file, which it sends in parts.
+LARGE_BODY_BYTES = 1 << 20
+_CONTENT = {"Content-Type": "application/json"}
 # What aiohttp raises when a server goes away before, while or after it answers.
 _GONE = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
 
@@ -160,9 +164,9 @@ class Client:
             async with self._session.request(
                 method,
                 self.url + path,
-                json=body,
+                data=_encode(body),
                 timeout=aiohttp.ClientTimeout(total=seconds),
-                headers=self._headers if with_key else {},
+                headers={**_CONTENT, **(self._headers if with_key else {})},
                 # a key goes to the server that it is for and to no other
                 allow_redirects=False,
             ) as response:
@@ -192,3 +196,11 @@ class Client:
             await asyncio.sleep(WATCH_SECONDS)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
+
+
+def _encode(body: Mapping[str, Any] | None) -> bytes | io.BytesIO | None:
+    """Return a body as JSON."""
+    if body is None:
+        return None
+    data = json.dumps(body).encode()
+    return data if len(data) < LARGE_BODY_BYTES else io.BytesIO(data)

@@ -42,6 +42,13 @@ def test_json_and_text_are_read_as_what_they_are(fake: FakeSglang, client: Clien
     )
 
 
+@pytest.mark.parametrize("size", [1, client_module.LARGE_BODY_BYTES + 1])
+def test_bodies_of_every_size_arrive_without_a_warning(fake: FakeSglang, client: Client, size: int) -> None:
+    body = {"text": "ä" * size}
+    client.post("/flush_cache", body)
+    assert fake.bodies("/flush_cache") == [body]
+
+
 def test_refusals_silence_and_loss_are_told_apart(fake: FakeSglang, client: Client) -> None:
     fake.hooks["/flush_cache"] = lambda body: (400, {"error": "busy"})
     with pytest.raises(RequestRefused, match=r"/flush_cache answered 400: .*busy") as refused:
