@@ -121,7 +121,8 @@ def train(game: str, seed: int, iterations: int, lr: float) -> dict[str, tuple[f
         drmas_pl.Task(f"{game}-{place}", f"{game} {place}", metadata={"game": (game, place)})
         for place in range(2 * size)
     ]
-    untrained = ChatAgent("untrained", template="compact").bind(*load_model(MODEL))
+    untrained = ChatAgent("untrained", template="compact")
+    untrained.bind(*load_model(MODEL))
     before = {name: average(game, learnt(untrained), other) for name, other in OPPONENTS.items()}
     with tempfile.TemporaryDirectory() as folder:
         drmas_pl.train(

@@ -89,7 +89,7 @@ def walk(maze: Maze, habits: Habits, rng: random.Random) -> Plan:
     left = distances(maze)
     cell = maze.place
     passed = [cell]
-    moves = []
+    moves: list[str] = []
     while cell != maze.goal and len(moves) < LONGEST_PLAN:
         straight = straight_moves(cell, maze.goal)
         on_grid = [move for move in STEPS if maze.free(shifted(cell, move))]

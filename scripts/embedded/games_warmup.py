@@ -162,7 +162,7 @@ def plant_elimination(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFas
     """
     attention = model.model.layers[0].self_attn
     size = attention.head_dim
-    table = model.get_input_embeddings().weight
+    table: Any = model.get_input_embeddings().weight
     number = torch.zeros(5, table.shape[1])
     for value in range(1, 5):
         number[value, 3 * size + value] = EMBEDDING

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from datasets import load_dataset
 
 from drmas_pl.data.recorded import read_trajectories
 from drmas_pl.tools.export import main as export
@@ -82,10 +81,7 @@ def test_whole_trees_become_data_for_fine_tuning(tmp_path: Path, capsys: pytest.
     assert all(len(one.candidates) >= 4 + 4 * 4 for one in played)
     assert export([str(tmp_path / "run"), "--preferences", "--output", str(tmp_path / "out")]) == 0
     assert "preferences of editor" in capsys.readouterr().out
-    rows = load_dataset(
-        "json", data_files=str(tmp_path / "out/editor-preferences.jsonl"), cache_dir=str(tmp_path)
-    )
-    pair = rows["train"][0]
+    pair = json.loads((tmp_path / "out/editor-preferences.jsonl").read_text().splitlines()[0])
     assert set(pair) == {"prompt", "chosen", "rejected"}
     worth = {
         turn.text: turn.reward for one in played for turn in one.candidates if turn.prompt == pair["prompt"]
