@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
@@ -45,9 +46,9 @@ def same_environment() -> Iterator[None]:
     assert not changed, f"the test changes the environment: {'; '.join(changed)}"
 
 
-@pytest.fixture(autouse=True)
-def same_logging() -> Iterator[None]:
-    """Take back what a program does to the library's logger when a test runs it in this process: others look at its messages."""
+@contextmanager
+def kept_logging() -> Iterator[None]:
+    """Take back what a program does to the library's logger when it is run in this process: others look at its messages."""
     logger = logging.getLogger("drmas_pl")
     handlers = logger.handlers
     propagate = logger.propagate
@@ -56,6 +57,20 @@ def same_logging() -> Iterator[None]:
     logger.handlers = handlers
     logger.propagate = propagate
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Keep the logger as it is from test to test."""
+    with kept_logging():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_logging_between_files() -> Iterator[None]:
+    """Keep it from file to file as well: programs that a file's own fixtures run do so before those of a test begin."""
+    with kept_logging():
+        yield
 
 
 @pytest.fixture(scope="module")
