@@ -6,6 +6,7 @@ is done to disks changes what it says.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -146,7 +147,10 @@ def _wait(process: int, receiving: int, deadline: float) -> tuple[int | None, st
             elif found:
                 return os.waitstatus_to_exitcode(status), _text(chunks, receiving)
             elif time.monotonic() > deadline:
-                os.killpg(process, signal.SIGKILL)
+                # a busy machine may not have let it make its group yet
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
                 os.waitpid(process, 0)
                 return None, _text(chunks, receiving)
 

@@ -54,8 +54,10 @@ def test_programs_have_limits() -> None:
     started = time.monotonic()
     assert env.calculate("while True: pass").error == "timeout"
     assert time.monotonic() - started < allowed(5)
-    assert env.calculate("x = bytearray(2**27)\nprint(1)").error.startswith("memory")
     assert env.pool.workers == 1
+    env.close()
+    env = MathToolEnv((TASK,), timeout=10, memory_mb=64, workers=1)
+    assert env.calculate("x = bytearray(2**27)\nprint(1)").error.startswith("memory")
     env.close()
 
 
